@@ -8,7 +8,7 @@ from __future__ import annotations
 from dashboards.panels import series
 from dashboards.panels.factories import Query
 from dashboards.variables import RATE_INTERVAL, selected_buckets, selected_count, selected_sum
-from exporter.catalog.spec import Metric, Unit
+from exporter.catalog.spec import Metric
 from exporter.model.text import Text
 from exporter.promql import Expr, and_on, histogram_quantile, rate, sum_by
 
@@ -33,9 +33,10 @@ def spread_out(metric: Metric) -> Expr:
 
 
 def _quantile(metric: Metric, share: float) -> Expr:
-    return histogram_quantile(share, sum_by(rate(selected_buckets(metric), RATE_INTERVAL), "le", *WHOSE)) >= 0
+    buckets = sum_by(rate(selected_buckets(metric), RATE_INTERVAL), "le", *WHOSE)
+    return histogram_quantile(share, buckets).as_unit(metric.unit) >= 0
 
 
 def _mean(metric: Metric) -> Expr:
-    each = sum_by(rate(selected_sum(metric), RATE_INTERVAL), *WHOSE).as_unit(Unit.SECONDS)
-    return (each / sum_by(rate(selected_count(metric), RATE_INTERVAL), *WHOSE)).as_unit(Unit.SECONDS) >= 0
+    each = sum_by(rate(selected_sum(metric), RATE_INTERVAL), *WHOSE).as_unit(metric.unit)
+    return (each / sum_by(rate(selected_count(metric), RATE_INTERVAL), *WHOSE)).as_unit(metric.unit) >= 0

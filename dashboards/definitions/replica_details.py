@@ -59,6 +59,15 @@ _OTHER_STAGES = (
     (m.LLM_BATCH_DECODE_DURATION_SECONDS, Requires.BATCH, Text("Batch decode step", "批次解码步"),
      Text("One decode step of one batch, for engines without per-request timing: ITL without queueing.",
        "单个批次的一个解码步；适用于不按请求计时的引擎：即不含排队的 token 间隔。")),
+    (m.LLM_REQUEST_PROMPT_TOKENS, Requires.KIND, Text("Prompt length", "提示长度"),
+     Text("Tokens of the prompts, from the engine's buckets. Longer prompts lengthen TTFT and fill the KV cache.",
+       "提示的 token 数（引擎分桶）。提示越长，首 token 越慢，KV 缓存越满。")),
+    (m.LLM_REQUEST_GENERATION_TOKENS, Requires.KIND, Text("Answer length", "回答长度"),
+     Text("Tokens of finished requests' answers, from the engine's buckets. Longer answers lengthen requests.",
+       "完成请求的回答 token 数（引擎分桶）。回答越长，请求总时长越长。")),
+    (m.LLM_STEP_TOKENS, Requires.KIND, Text("Tokens per step", "每步 token 数"),
+     Text("Tokens of all requests in one engine step. Steps full of prompt tokens delay the answers beside them.",
+       "引擎一步内所有请求的 token 数。提示占满的步会拖慢同批的回答。")),
 )  # fmt: skip
 MORE: tuple[Panel, ...] = (
     table(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from exporter.catalog.engine_figures import figure
-from exporter.catalog.engines import quantity_by_rank
+from exporter.catalog.engines import histogram_of, quantity_by_rank
 from exporter.catalog.spec import REPLICA, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
-from exporter.model import Detail, Quantity, Snapshot
+from exporter.model import Detail, Quantity, Snapshot, Stage
 
 
 def _detail(noun: str, kind: MetricKind, detail: Detail, label: str, help_: str, *, unit: Unit = Unit.NONE) -> Metric:
@@ -50,6 +50,26 @@ def _host_usage(snapshot: Snapshot) -> Iterator[Sample]:
                 if Quantity.HOST_CACHE_USED in numbers and capacity > 0:
                     yield (*replica.labels, rank), numbers[Quantity.HOST_CACHE_USED] / capacity
 
+
+def _length(stage: Stage, noun: str, help_: str) -> Metric:
+    return Metric(
+        subject=REPLICA,
+        noun=noun,
+        kind=MetricKind.HISTOGRAM,
+        unit=Unit.TOKENS,
+        help=f"{help_} The engine's own buckets, summed over its ranks, departed ones included.",
+        series=SeriesSet.FULL,
+        read_histogram=histogram_of(stage),
+    )
+
+
+DISTRIBUTIONS = (
+    _length(Stage.PROMPT_LENGTH, "request_prompt", "Tokens of the prompts of requests."),
+    _length(Stage.GENERATION_LENGTH, "request_generation", "Tokens of the answers of finished requests."),
+    _length(
+        Stage.STEP_TOKENS, "step", "Tokens of all requests in one step of the engine, prompt and generated ones."
+    ),
+)
 
 SPECULATION = (
     _counter("spec_decode_drafts", Quantity.SPEC_DRAFTS, "Drafts of speculative decoding that were verified."),
@@ -177,4 +197,4 @@ SCHEDULER = (
     ),
 )
 
-ENGINE_DEPTH = (*SPECULATION, *TIERS, *SCHEDULER)
+ENGINE_DEPTH = (*DISTRIBUTIONS, *SPECULATION, *TIERS, *SCHEDULER)

@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from exporter.catalog.spec import MODEL, REPLICA, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
-from exporter.model import COMMON_STAGES, ReplicaState, Snapshot, Stage, WindowFigures
-
-_STAGES = tuple(Stage)
+from exporter.model import COMMON_STAGES, LATENCIES, ReplicaState, Snapshot, Stage, WindowFigures
 
 
 class _ReplicaWindow(NamedTuple):
@@ -138,11 +136,11 @@ LATENCY = (
         "quantile",
         "window",
         unit=Unit.SECONDS,
-        read_full=_quantiles(_STAGES, rare_everywhere=True),
+        read_full=_quantiles(LATENCIES, rare_everywhere=True),
     ),
     REPLICA.gauge(
         "latency_observations",
-        _observations(_STAGES),
+        _observations(LATENCIES),
         "Observations behind the quantiles of the window; a p99 of 20 observations is their maximum.",
         "stage",
         "window",
@@ -156,7 +154,7 @@ LATENCY = (
         "stage",
         "window",
         unit=Unit.RATIO,
-        read_full=_above_top(_STAGES, _windows),
+        read_full=_above_top(LATENCIES, _windows),
     ),
 )
 

@@ -20,7 +20,7 @@ from exporter.derive.counters import MAX_NAMES, NO_COUNTERS, RankCounters, is_un
 from exporter.derive.departed_ranks import DepartedTotals, merge
 from exporter.derive.ranks import common_bounds, on_bounds
 from exporter.derive.restarts import PageChange, RawCounters, as_baseline, compare, raw_counters
-from exporter.model import EMPTY, EngineReading, Quantity, Stage
+from exporter.model import EMPTY, LATENCIES, EngineReading, Quantity, Stage
 
 _Key = TypeVar("_Key")
 
@@ -77,7 +77,7 @@ class ReplicaCounters(Struct, frozen=True, kw_only=True):
 def update(
     known: ReplicaCounters | None,
     reading: EngineReading,
-    stages: Collection[Stage] = tuple(Stage),
+    stages: Collection[Stage] = LATENCIES,
     keep: float = RETENTION,
 ) -> ReplicaCounters | None:
     """Return the counters with the increases of this reading added; None until the first complete reading.

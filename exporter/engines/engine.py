@@ -13,7 +13,7 @@ from enum import Enum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from exporter.model import EMPTY, Detail, Quantity, Stage
+from exporter.model import EMPTY, LENGTHS, Detail, Quantity, Stage
 from exporter.model.outcome import ALWAYS_SUCCESS, OutcomeWords
 from exporter.model.server import ServerProcess
 
@@ -216,9 +216,9 @@ class Engine(Struct, frozen=True, kw_only=True):
         """Return the server that a series belongs to, "" on the page of one."""
         return next((labels[name] for name in self.server_labels if labels.get(name)), "")
 
-    def wanted_names(self) -> frozenset[str]:
-        """Return every canonical sample name whose value is needed."""
-        return sample_names(self.fields) | (
+    def wanted_names(self, *, lengths: bool = True) -> frozenset[str]:
+        """Return every canonical sample name whose value is needed, with or without the distributions of lengths."""
+        return sample_names(row for row in self.fields if lengths or row.target not in LENGTHS) | (
             {self.process_start, self.created, *self.hits_from_first, *self.live} - {""}
         )
 

@@ -29,7 +29,8 @@ _OFF = -1.0  # what several engines write for a ratio whose feature is switched 
 class EngineInterpreter:
     """Turns pages of one engine kind into readings; keeps what was compiled for the last layout.  One per replica."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, lengths: bool = True) -> None:
+        """``lengths``: whether distributions of lengths are read."""
         self.engine = engine
         self._compiled = CompiledEngine(ref(Layout(())))
         self._bounds: dict[Stage, frozenset[tuple[float, ...]]] = {}  # of all ranks
@@ -40,7 +41,7 @@ class EngineInterpreter:
         self._selector = SeriesSelector()
         self._stale_ranks = StaleRankDetector()
         self._missing = engine.missing() or EMPTY
-        names = engine.wanted_names()
+        names = engine.wanted_names(lengths=lengths)
         self.wanted: Callable[[str], bool] = lambda name: engine.canonical(name) in names
 
     def read(self, page: Values, at: float) -> EngineReading:

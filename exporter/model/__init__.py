@@ -21,6 +21,8 @@ from exporter.model.card import (
 from exporter.model.engine import (
     COMMON_STAGES,
     COUNTERS,
+    LATENCIES,
+    LENGTHS,
     Detail,
     EngineReading,
     Histogram,
@@ -103,6 +105,8 @@ __all__ = [
     "EMPTY",
     "FATAL_SEVERITY",
     "KERNEL_LOG",
+    "LATENCIES",
+    "LENGTHS",
     "NON_FATAL",
     "NVML",
     "UNRATED",

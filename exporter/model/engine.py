@@ -71,7 +71,10 @@ class Detail(str, Enum):
 
 
 class Stage(str, Enum):
-    """A latency that engines measure per request (or per step); the value is the ``stage`` label."""
+    """A histogram that engines keep, one observation per request or per step.
+
+    Of latencies, which are in seconds, the value is the ``stage`` label; lengths are in tokens.
+    """
 
     TIME_TO_FIRST_TOKEN = "time_to_first_token"  # noqa: S105 - a latency, no secret
     INTER_TOKEN = "inter_token"  # noqa: S105
@@ -83,7 +86,13 @@ class Stage(str, Enum):
     INFERENCE = "inference"  # prefill and decode together, where the engine does not separate them
     BATCH_PREFILL = "batch_prefill"  # one observation per batch, not per request
     BATCH_DECODE = "batch_decode"
+    PROMPT_LENGTH = "prompt_length"
+    GENERATION_LENGTH = "generation_length"
+    STEP_TOKENS = "step_tokens"  # of all requests in one step of the engine, prompt and generated ones
 
+
+LENGTHS = (Stage.PROMPT_LENGTH, Stage.GENERATION_LENGTH, Stage.STEP_TOKENS)  # read for the full set of series only
+LATENCIES = tuple(stage for stage in Stage if stage not in LENGTHS)
 
 # The stages of the common set of series.  Only exposed stages are followed over the windows, which keep 65 states of
 # each stage.

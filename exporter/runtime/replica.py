@@ -24,6 +24,7 @@ from exporter.errors import EndpointError, PageError, SourceError
 from exporter.logs import log_event
 from exporter.model import (
     EMPTY,
+    LATENCIES,
     EngineReading,
     Histogram,
     KvCacheHeadroom,
@@ -52,7 +53,7 @@ _NO_METRICS = frozenset(("http_404", "http_501"))  # what servers answer that we
 class ReplicaConfig(Struct, frozen=True, kw_only=True):
     """What is asked of a replica's poller.  Times in seconds; ``timeout`` is that of a poll.
 
-    ``stages``: those that are followed over them.
+    ``stages``: those that are followed over them.  ``lengths``: whether distributions of lengths are read.
     """
 
     name: str
@@ -61,7 +62,8 @@ class ReplicaConfig(Struct, frozen=True, kw_only=True):
     timeout: float = 1.0
     windows: tuple[Window, ...]
     quantiles: tuple[float, ...]
-    stages: tuple[Stage, ...] = tuple(Stage)
+    stages: tuple[Stage, ...] = LATENCIES
+    lengths: bool = True
     image: str = ""
 
 
@@ -111,6 +113,8 @@ class ReplicaHandler:
             self._usage = self._usage.with_windows(config.windows[:1])
         if config.stages != old.stages and self._progress is not None:
             self._progress = delta.with_stages(self._progress, old.stages, config.stages)
+        if config.lengths != old.lengths and self._interpreter is not None:
+            self._read_as(self._interpreter.engine)
 
     # ------------------------------------------------------------------ one page
 
@@ -121,8 +125,7 @@ class ReplicaHandler:
             kind = self._recognised(body)
             if kind is not known:
                 self._warn_of_other_engines(kind, body)
-                self._interpreter = EngineInterpreter(kind)
-                self._reader = PageReader(self._interpreter.wanted, self._churn)
+                self._read_as(kind)
                 self._reset()
         assert self._interpreter is not None
         assert self._reader is not None  # made together with the interpreter
@@ -141,6 +144,10 @@ class ReplicaHandler:
             raise PageError(error.reason, hint or str(error)) from None
         self._warn_of_other_models(reading)
         return self._with_info(reading)
+
+    def _read_as(self, kind: Engine) -> None:
+        self._interpreter = EngineInterpreter(kind, lengths=self.config.lengths)
+        self._reader = PageReader(self._interpreter.wanted, self._churn)
 
     def _recognised(self, body: bytes) -> Engine:
         auto = self.config.kind == "auto"

@@ -15,7 +15,7 @@ import time
 
 from exporter.catalog.spec import SeriesSet
 from exporter.derive.assignment import Assignment
-from exporter.model import COMMON_STAGES, DriverFacts, GpuAssignment, Snapshot, SourceStatus, Stage, Window
+from exporter.model import COMMON_STAGES, LATENCIES, DriverFacts, GpuAssignment, Snapshot, SourceStatus, Window
 from exporter.render.exposition import ExpositionRenderer
 from exporter.runtime.publisher import Publisher
 from exporter.runtime.replica import ReplicaConfig, replica_poller
@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=120)
     given = parser.parse_args()
     series = SeriesSet(given.series)
-    stages = tuple(Stage) if series is SeriesSet.FULL else COMMON_STAGES
+    stages = LATENCIES if series is SeriesSet.FULL else COMMON_STAGES
     clock, bodies = Clock(), pages()
     pollers = [
         replica_poller(

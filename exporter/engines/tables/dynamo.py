@@ -78,5 +78,7 @@ DYNAMO = Engine(
         EngineField(target=Stage.TIME_TO_FIRST_TOKEN, names=("dynamo_frontend_time_to_first_token_seconds",)),
         EngineField(target=Stage.INTER_TOKEN, names=("dynamo_frontend_inter_token_latency_seconds",)),
         EngineField(target=Stage.REQUEST, names=("dynamo_frontend_request_duration_seconds",)),
+        EngineField(target=Stage.PROMPT_LENGTH, names=("dynamo_frontend_input_sequence_tokens",)),
+        EngineField(target=Stage.GENERATION_LENGTH, names=("dynamo_frontend_output_sequence_tokens",)),
     ),
 )

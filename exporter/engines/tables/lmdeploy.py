@@ -73,6 +73,9 @@ LMDEPLOY = Engine(
         EngineField(target=Stage.REQUEST, names=("lmdeploy:e2e_request_latency_seconds",)),
         EngineField(target=Stage.QUEUE, names=("lmdeploy:request_queue_time_seconds",)),
         EngineField(target=Stage.PREFILL, names=("lmdeploy:request_prefill_time_seconds",)),
+        EngineField(target=Stage.PROMPT_LENGTH, names=("lmdeploy:request_prompt_tokens",)),
+        EngineField(target=Stage.GENERATION_LENGTH, names=("lmdeploy:request_generation_tokens",)),
+        EngineField(target=Stage.STEP_TOKENS, names=("lmdeploy:iteration_tokens_total",)),
         EngineField(target=Stage.DECODE, names=("lmdeploy:request_decode_time_seconds",)),
     ),
 )

@@ -204,5 +204,7 @@ SGLANG = Engine(
         EngineField(target=Stage.REQUEST, names=("sglang:e2e_request_latency_seconds",), where=_total),
         EngineField(target=Stage.QUEUE, names=("sglang:queue_time_seconds", "sglang:queue_time_s"), where=_total),
         EngineField(target=Stage.PREFILL, names=("sglang:per_stage_req_latency_seconds",), where=_prefill_stage),
+        EngineField(target=Stage.PROMPT_LENGTH, names=("sglang:prompt_tokens_histogram",), where=_total),
+        EngineField(target=Stage.GENERATION_LENGTH, names=("sglang:generation_tokens_histogram",), where=_total),
     ),
 )

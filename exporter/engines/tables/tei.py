@@ -54,5 +54,6 @@ TEI = Engine(
         EngineField(target=Stage.REQUEST, names=("te_request_duration",)),
         EngineField(target=Stage.QUEUE, names=("te_request_queue_duration",)),
         EngineField(target=Stage.INFERENCE, names=("te_request_inference_duration",)),
+        EngineField(target=Stage.PROMPT_LENGTH, names=("te_request_input_length",)),
     ),
 )  # fmt: skip

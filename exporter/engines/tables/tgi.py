@@ -75,5 +75,7 @@ TGI = Engine(
         EngineField(target=Stage.INFERENCE, names=("tgi_request_inference_duration",)),
         EngineField(target=Stage.BATCH_PREFILL, names=("tgi_batch_inference_duration",), where=_prefill),
         EngineField(target=Stage.BATCH_DECODE, names=("tgi_batch_inference_duration",), where=_decode),
+        EngineField(target=Stage.PROMPT_LENGTH, names=("tgi_request_input_length",)),
+        EngineField(target=Stage.GENERATION_LENGTH, names=("tgi_request_generated_tokens",)),
     ),
 )

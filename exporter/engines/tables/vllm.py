@@ -198,5 +198,8 @@ VLLM = Engine(
         ),
         EngineField(target=Stage.PREFILL, names=("vllm:request_prefill_time_seconds",)),
         EngineField(target=Stage.DECODE, names=("vllm:request_decode_time_seconds",)),
+        EngineField(target=Stage.PROMPT_LENGTH, names=("vllm:request_prompt_tokens",)),
+        EngineField(target=Stage.GENERATION_LENGTH, names=("vllm:request_generation_tokens",)),
+        EngineField(target=Stage.STEP_TOKENS, names=("vllm:iteration_tokens_total",)),
     ),
 )

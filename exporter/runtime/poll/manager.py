@@ -14,7 +14,7 @@ from exporter.config import parsers
 from exporter.config.settings import EngineSettings, GatewaySettings, Settings
 from exporter.derive.assignment import Endpoint
 from exporter.http.client.client import HttpClient, Target
-from exporter.model import COMMON_STAGES, GatewayState, Stage
+from exporter.model import COMMON_STAGES, LATENCIES, GatewayState
 from exporter.runtime.poll.loop import staggered
 from exporter.runtime.poll.target_poller import TargetPoller
 from exporter.runtime.poll.targets import EngineClient, target
@@ -80,6 +80,7 @@ class PollerManager:
         )
 
     def _config(self, engine: EngineSettings) -> ReplicaConfig:
+        is_full = self._settings.series == "full"
         return ReplicaConfig(
             name=engine.name,
             kind=engine.kind,
@@ -87,7 +88,8 @@ class PollerManager:
             timeout=engine.timeout,
             windows=self._settings.windows,
             quantiles=self._settings.quantiles,
-            stages=tuple(Stage) if self._settings.series == "full" else COMMON_STAGES,
+            stages=LATENCIES if is_full else COMMON_STAGES,
+            lengths=is_full,
             image=engine.image,
         )
 

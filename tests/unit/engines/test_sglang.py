@@ -32,6 +32,8 @@ def test_a_page_of_0_5_23_gives_every_quantity_it_has():
         Quantity.SPEC_ACCEPTED_LENGTH_NOW: 0.0,
     }
     assert set(reading.histograms) == {
+        Stage.PROMPT_LENGTH,
+        Stage.GENERATION_LENGTH,
         Stage.TIME_TO_FIRST_TOKEN,
         Stage.INTER_TOKEN,
         Stage.TIME_PER_OUTPUT_TOKEN,

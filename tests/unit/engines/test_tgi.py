@@ -37,6 +37,8 @@ def test_a_page_of_the_v3_backend_gives_what_it_has_and_nothing_else():
 def test_what_is_measured_per_batch_is_not_passed_off_as_a_requests_latency():
     histograms = interpret(FIRST).histograms
     assert set(histograms) == {
+        Stage.PROMPT_LENGTH,
+        Stage.GENERATION_LENGTH,
         Stage.TIME_PER_OUTPUT_TOKEN,
         Stage.REQUEST,
         Stage.QUEUE,

@@ -106,7 +106,8 @@ def test_v0_names_of_0_4_3_are_understood():
     reading = capture("vllm-0.4.3-generated-v0-t2.prom")
     assert reading.ranks[""][Quantity.REQUESTS_SWAPPED] == 0.0
     assert reading.ranks[""][Quantity.KV_CACHE_USAGE] == pytest.approx(0.9182, abs=1e-4)
-    assert set(reading.histograms) == {Stage.TIME_TO_FIRST_TOKEN, Stage.INTER_TOKEN, Stage.REQUEST}
+    latencies = {Stage.TIME_TO_FIRST_TOKEN, Stage.INTER_TOKEN, Stage.REQUEST}
+    assert set(reading.histograms) == latencies | {Stage.PROMPT_LENGTH, Stage.GENERATION_LENGTH}
 
 
 @pytest.mark.parametrize("relay", ["ray_vllm:", "ray_vllm_", "vllm_"])

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from exporter.errors import EndpointError
-from exporter.model import COMMON_STAGES, Stage, Window
+from exporter.model import COMMON_STAGES, LENGTHS, Stage, Window
 from exporter.runtime.poll.loop import staggered
 from exporter.runtime.replica import ReplicaConfig, replica_poller
 from exporter.sources.replay import Replay, ReplayedPage
@@ -413,3 +413,21 @@ def test_stages_followed_later_count_from_then_on_and_never_their_life():
     poller.reconfigure(plan(), None, clock.now)
     assert observed() == {FIRST: 10.0}
     assert observed() == {FIRST: 11.0, Stage.QUEUE: 1.0}, "what it counted before it was left out is over"
+
+
+def test_lengths_are_read_only_where_they_are_shown_and_a_reload_that_shows_them_empties_no_window():
+    clock = Clock()
+    poller = make_poller(Replay.of_files([LOAD, AFTER, AFTER, AFTER]), clock, lengths=False)
+    before = polled(poller, clock, 2, step=30.0)
+    assert not set(before.histograms) & set(LENGTHS)
+    poller.reconfigure(plan(), None, clock.now)
+    state = polled(poller, clock, 1, step=10.0)
+    assert set(LENGTHS) < set(state.histograms)
+    assert (state.histograms[Stage.PROMPT_LENGTH].counts[-1], state.histograms[Stage.PROMPT_LENGTH].sum) == (
+        1897,
+        236947,
+    )
+    assert state.windows["5m"].generation_token_rate > 0
+    assert not set(state.windows["5m"].latency) & set(LENGTHS)
+    poller.reconfigure(plan(lengths=False), None, clock.now)
+    assert set(polled(poller, clock, 1, step=10.0).histograms) == set(before.histograms)
