@@ -79,7 +79,14 @@ class Factor(Struct, frozen=True, kw_only=True):
     name: str = ""
 
 
-class EngineField(Struct, frozen=True, kw_only=True):
+class _EngineRow(Struct, frozen=True):
+    """The positional arguments of a row; the others are named."""
+
+    target: Quantity | Stage | Family | Detail
+    names: tuple[str, ...]
+
+
+class EngineField(_EngineRow, frozen=True, kw_only=True):
     """One row of an engine's table.
 
     ``names`` are canonical (see ``Engine.canonical``): of the sample for numbers, without ``_bucket`` for
@@ -92,8 +99,6 @@ class EngineField(Struct, frozen=True, kw_only=True):
     series are in this one.  ``factor``: a series without one does not count.
     """
 
-    target: Quantity | Stage | Family | Detail
-    names: tuple[str, ...]
     scale: float = 1.0
     reduce: Reduce = Reduce.SUM
     ratio: bool = False

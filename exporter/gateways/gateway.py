@@ -31,7 +31,14 @@ class Measure(str, Enum):
 STATUS_CLASS = OutcomeWords(otherwise=RequestOutcome.SUCCESS, status=True)
 
 
-class GatewayField(Struct, frozen=True, kw_only=True):
+class _GatewayRow(Struct, frozen=True):
+    """The positional arguments of a row; the others are named."""
+
+    target: Measure
+    names: tuple[str, ...]
+
+
+class GatewayField(_GatewayRow, frozen=True, kw_only=True):
     """One row of a gateway's table.
 
     ``backend``, ``pool``: labels that name them, the first one that a series has; without ``backend`` the number is
@@ -40,8 +47,6 @@ class GatewayField(Struct, frozen=True, kw_only=True):
     ``up``.
     """
 
-    target: Measure
-    names: tuple[str, ...]
     backend: tuple[str, ...] = ()
     pool: tuple[str, ...] = ()
     where: Callable[[Mapping[str, str]], bool] | None = None

@@ -38,12 +38,12 @@ LLAMACPP = Engine(
     live=("llamacpp:n_decode_total",),
     reasons={"inter_token": ONLY_AS_SUM, "prefill": ONLY_AS_SUM, "decode": ONLY_AS_SUM},
     fields=(
-        EngineField(target=Quantity.REQUESTS_RUNNING, names=("llamacpp:requests_processing",)),
-        EngineField(target=Quantity.REQUESTS_WAITING, names=("llamacpp:requests_deferred",)),
+        EngineField(Quantity.REQUESTS_RUNNING, ("llamacpp:requests_processing",)),
+        EngineField(Quantity.REQUESTS_WAITING, ("llamacpp:requests_deferred",)),
         # Gone from newer versions.
-        EngineField(target=Quantity.KV_CACHE_USAGE, names=("llamacpp:kv_cache_usage_ratio",), ratio=True),
+        EngineField(Quantity.KV_CACHE_USAGE, ("llamacpp:kv_cache_usage_ratio",), ratio=True),
         # Those that were computed: what came from the cache of a slot is not among them.
-        EngineField(target=Quantity.PROMPT_TOKENS, names=("llamacpp:prompt_tokens_total",)),
-        EngineField(target=Quantity.GENERATION_TOKENS, names=("llamacpp:tokens_predicted_total",)),
+        EngineField(Quantity.PROMPT_TOKENS, ("llamacpp:prompt_tokens_total",)),
+        EngineField(Quantity.GENERATION_TOKENS, ("llamacpp:tokens_predicted_total",)),
     ),
 )

@@ -8,23 +8,23 @@ from exporter.model.outcome import ALWAYS_ERROR
 from exporter.model.server import EndpointDefaults, ServerProcess
 
 _FIELDS = (
-    EngineField(target=Quantity.REQUESTS_RUNNING, names=("mindie:num_requests_running",)),
-    EngineField(target=Quantity.REQUESTS_WAITING, names=("mindie:num_requests_waiting",)),
-    EngineField(target=Quantity.REQUESTS_SWAPPED, names=("mindie:num_requests_swapped",)),
+    EngineField(Quantity.REQUESTS_RUNNING, ("mindie:num_requests_running",)),
+    EngineField(Quantity.REQUESTS_WAITING, ("mindie:num_requests_waiting",)),
+    EngineField(Quantity.REQUESTS_SWAPPED, ("mindie:num_requests_swapped",)),
     EngineField(
-        target=Quantity.KV_CACHE_USAGE,
-        names=("mindie:npu_cache_usage_perc", "mindie:gpu_cache_usage_perc"),
+        Quantity.KV_CACHE_USAGE,
+        ("mindie:npu_cache_usage_perc", "mindie:gpu_cache_usage_perc"),
         reduce=Reduce.MEAN,
         ratio=True,
     ),
-    EngineField(target=Quantity.PROMPT_TOKENS, names=("mindie:prompt_tokens_total",)),
-    EngineField(target=Quantity.GENERATION_TOKENS, names=("mindie:generation_tokens_total",)),
-    EngineField(target=Quantity.PREEMPTIONS, names=("mindie:num_preemptions_total",)),
-    EngineField(target=Family.FINISHED, names=("mindie:request_success_total",)),
-    EngineField(target=Family.FINISHED, names=("mindie:request_failed_total",), outcomes=ALWAYS_ERROR),
-    EngineField(target=Stage.TIME_TO_FIRST_TOKEN, names=("mindie:time_to_first_token_seconds",)),
-    EngineField(target=Stage.INTER_TOKEN, names=("mindie:time_per_output_token_seconds",)),
-    EngineField(target=Stage.REQUEST, names=("mindie:e2e_request_latency_seconds",)),
+    EngineField(Quantity.PROMPT_TOKENS, ("mindie:prompt_tokens_total",)),
+    EngineField(Quantity.GENERATION_TOKENS, ("mindie:generation_tokens_total",)),
+    EngineField(Quantity.PREEMPTIONS, ("mindie:num_preemptions_total",)),
+    EngineField(Family.FINISHED, ("mindie:request_success_total",)),
+    EngineField(Family.FINISHED, ("mindie:request_failed_total",), outcomes=ALWAYS_ERROR),
+    EngineField(Stage.TIME_TO_FIRST_TOKEN, ("mindie:time_to_first_token_seconds",)),
+    EngineField(Stage.INTER_TOKEN, ("mindie:time_per_output_token_seconds",)),
+    EngineField(Stage.REQUEST, ("mindie:e2e_request_latency_seconds",)),
 )
 
 MINDIE = Engine(

@@ -11,20 +11,20 @@ from exporter.model import Quantity, Stage
 from exporter.model.server import EndpointDefaults, ServerProcess
 
 _FIELDS = (
-    EngineField(target=Quantity.REQUESTS_RUNNING, names=("nim:num_requests_running",)),
-    EngineField(target=Quantity.REQUESTS_WAITING, names=("nim:num_requests_waiting",)),
-    EngineField(target=Quantity.KV_CACHE_USAGE, names=("nim:gpu_cache_usage_perc",), reduce=Reduce.MEAN, ratio=True),
-    EngineField(target=Quantity.PROMPT_TOKENS, names=("nim:prompt_tokens_total",)),
-    EngineField(target=Quantity.GENERATION_TOKENS, names=("nim:generation_tokens_total",)),
+    EngineField(Quantity.REQUESTS_RUNNING, ("nim:num_requests_running",)),
+    EngineField(Quantity.REQUESTS_WAITING, ("nim:num_requests_waiting",)),
+    EngineField(Quantity.KV_CACHE_USAGE, ("nim:gpu_cache_usage_perc",), reduce=Reduce.MEAN, ratio=True),
+    EngineField(Quantity.PROMPT_TOKENS, ("nim:prompt_tokens_total",)),
+    EngineField(Quantity.GENERATION_TOKENS, ("nim:generation_tokens_total",)),
     EngineField(
-        target=Family.FINISHED,
-        names=("nim:request_finish_total", "nim:request_success_total"),
+        Family.FINISHED,
+        ("nim:request_finish_total", "nim:request_success_total"),
         labels=("finished_reason",),
         outcomes=FINISH_REASONS,
     ),
-    EngineField(target=Stage.TIME_TO_FIRST_TOKEN, names=("nim:time_to_first_token_seconds",)),
-    EngineField(target=Stage.INTER_TOKEN, names=("nim:time_per_output_token_seconds",)),
-    EngineField(target=Stage.REQUEST, names=("nim:e2e_request_latency_seconds",)),
+    EngineField(Stage.TIME_TO_FIRST_TOKEN, ("nim:time_to_first_token_seconds",)),
+    EngineField(Stage.INTER_TOKEN, ("nim:time_per_output_token_seconds",)),
+    EngineField(Stage.REQUEST, ("nim:e2e_request_latency_seconds",)),
 )
 
 NIM = Engine(

@@ -56,34 +56,24 @@ RAY_SERVE = Engine(
     fields=(
         # Requests inside the app, those that wait for one of its deployments included; not there while it is 0.
         EngineField(
-            target=Quantity.REQUESTS_RUNNING,
+            Quantity.REQUESTS_RUNNING,
             # The queries that replicas process count a request once for every deployment it passes: no stand-in.
-            names=("ray_serve_num_ongoing_http_requests",),
+            ("ray_serve_num_ongoing_http_requests",),
         ),
-        EngineField(target=Quantity.REQUESTS_WAITING, names=("ray_serve_deployment_queued_queries",)),
+        EngineField(Quantity.REQUESTS_WAITING, ("ray_serve_deployment_queued_queries",)),
         # The controller's view of the cluster's proxies, through which requests come in; the page comes from an
         # agent, and goes on without them.
-        EngineField(target=Quantity.PROXIES_HEALTHY, names=("ray_serve_proxy_status",), equal=2.0),
-        EngineField(target=Quantity.PROXIES_UNHEALTHY, names=("ray_serve_proxy_status",), equal=3.0),
+        EngineField(Quantity.PROXIES_HEALTHY, ("ray_serve_proxy_status",), equal=2.0),
+        EngineField(Quantity.PROXIES_UNHEALTHY, ("ray_serve_proxy_status",), equal=3.0),
         # 503 is an error: Ray sheds load so, but also answers so while no replica is left, which nothing else tells.
         EngineField(
-            target=Family.FINISHED,
-            names=("ray_serve_num_http_requests_total",),
+            Family.FINISHED,
+            ("ray_serve_num_http_requests_total",),
             labels=("status_code",),
             outcomes=HTTP_STATUS,
             where=_app,
         ),
-        EngineField(
-            target=Family.RESPONSES,
-            names=("ray_serve_num_http_requests_total",),
-            labels=("status_code",),
-            where=_app,
-        ),
-        EngineField(
-            target=Stage.REQUEST,
-            names=("ray_serve_http_request_latency_ms",),
-            scale=_MILLISECONDS,
-            where=_good,
-        ),
+        EngineField(Family.RESPONSES, ("ray_serve_num_http_requests_total",), labels=("status_code",), where=_app),
+        EngineField(Stage.REQUEST, ("ray_serve_http_request_latency_ms",), scale=_MILLISECONDS, where=_good),
     ),
 )

@@ -72,12 +72,7 @@ def _prefill_stage(labels: Mapping[str, str]) -> bool:
 
 def _queue(word: str, *names: str) -> EngineField:
     """Count the requests in one of the scheduler's queues beside the one before the prefill."""
-    return EngineField(
-        target=Detail.SCHEDULER_QUEUES,
-        names=tuple(f"sglang:{name}" for name in names),
-        where=_total,
-        word=word,
-    )
+    return EngineField(Detail.SCHEDULER_QUEUES, tuple(f"sglang:{name}" for name in names), where=_total, word=word)
 
 
 SGLANG = Engine(
@@ -117,37 +112,29 @@ SGLANG = Engine(
     metrics_flag="--enable-metrics",
     hint="Was the server started with --enable-metrics?",
     fields=(
-        EngineField(target=Quantity.REQUESTS_RUNNING, names=("sglang:num_running_reqs",), where=_total),
-        EngineField(target=Quantity.REQUESTS_WAITING, names=("sglang:num_queue_reqs",), where=_total),
+        EngineField(Quantity.REQUESTS_RUNNING, ("sglang:num_running_reqs",), where=_total),
+        EngineField(Quantity.REQUESTS_WAITING, ("sglang:num_queue_reqs",), where=_total),
         # What live requests hold, without what could be evicted; the fullest of the engine's pools.
-        EngineField(
-            target=Quantity.KV_CACHE_USAGE,
-            names=("sglang:token_usage",),
-            where=_total,
-            reduce=Reduce.MEAN,
-            ratio=True,
-        ),
-        EngineField(target=Quantity.KV_CACHE_CAPACITY, names=("sglang:max_total_num_tokens",), where=_total),
+        EngineField(Quantity.KV_CACHE_USAGE, ("sglang:token_usage",), where=_total, reduce=Reduce.MEAN, ratio=True),
+        EngineField(Quantity.KV_CACHE_CAPACITY, ("sglang:max_total_num_tokens",), where=_total),
         # The schedulers' counters move with every batch; the tokenizer's, which old versions have alone, at the end.
         EngineField(
-            target=Quantity.PROMPT_TOKENS,
-            names=("sglang:realtime_tokens_total", "sglang:prompt_tokens_total"),
-            where=_prefill,
+            Quantity.PROMPT_TOKENS, ("sglang:realtime_tokens_total", "sglang:prompt_tokens_total"), where=_prefill
         ),
         # mode="decode" leaves out the first token of each answer, which the prefill yields: add the requests that
         # left the queue.
         EngineField(
-            target=Quantity.GENERATION_TOKENS,
-            names=("sglang:realtime_tokens_total", "sglang:generation_tokens_total"),
+            Quantity.GENERATION_TOKENS,
+            ("sglang:realtime_tokens_total", "sglang:generation_tokens_total"),
             plus={"sglang:realtime_tokens_total": "sglang:queue_time_seconds_count"},
             where=_decode,
         ),
-        EngineField(target=Quantity.PREEMPTIONS, names=("sglang:num_retracted_requests_total",), where=_total),
-        EngineField(target=Quantity.REQUESTS_ABORTED, names=("sglang:num_aborted_requests_total",), where=_total),
+        EngineField(Quantity.PREEMPTIONS, ("sglang:num_retracted_requests_total",), where=_total),
+        EngineField(Quantity.REQUESTS_ABORTED, ("sglang:num_aborted_requests_total",), where=_total),
         # Both sides of the ratio from the same family: the newest that the page has.
         EngineField(
-            target=Quantity.PREFIX_CACHE_QUERIES,
-            names=(
+            Quantity.PREFIX_CACHE_QUERIES,
+            (
                 "sglang:prefill_effective_tokens_total",
                 "sglang:realtime_tokens_total",
                 "sglang:prompt_tokens_total",
@@ -155,8 +142,8 @@ SGLANG = Engine(
             where=_prefill,
         ),
         EngineField(
-            target=Quantity.PREFIX_CACHE_HITS,
-            names=(
+            Quantity.PREFIX_CACHE_HITS,
+            (
                 "sglang:prefill_effective_tokens_total",
                 "sglang:realtime_tokens_total",
                 "sglang:cached_tokens_total",
@@ -164,47 +151,35 @@ SGLANG = Engine(
             where=_hit,
         ),
         EngineField(
-            target=Quantity.SPEC_ACCEPTED_LENGTH_NOW,
-            names=("sglang:spec_accept_length",),
-            where=_total,
-            reduce=Reduce.MEAN,
+            Quantity.SPEC_ACCEPTED_LENGTH_NOW, ("sglang:spec_accept_length",), where=_total, reduce=Reduce.MEAN
         ),
-        EngineField(target=Quantity.HOST_CACHE_USED, names=("sglang:hicache_host_used_tokens",), where=_total),
-        EngineField(target=Quantity.HOST_CACHE_CAPACITY, names=("sglang:hicache_host_total_tokens",), where=_total),
+        EngineField(Quantity.HOST_CACHE_USED, ("sglang:hicache_host_used_tokens",), where=_total),
+        EngineField(Quantity.HOST_CACHE_CAPACITY, ("sglang:hicache_host_total_tokens",), where=_total),
         _queue("prefill_bootstrap", "num_prefill_bootstrap_queue_reqs", "num_prefill_prealloc_queue_reqs"),
         _queue("prefill_inflight", "num_prefill_inflight_queue_reqs", "num_prefill_infight_queue_reqs"),
         _queue("decode_prealloc", "num_decode_prealloc_queue_reqs"),
         _queue("decode_transfer", "num_decode_transfer_queue_reqs"),
         _queue("grammar", "num_grammar_queue_reqs"),
-        EngineField(target=Detail.LORA_SLOTS, names=("sglang:lora_pool_slots_used",), where=_total, word="used"),
-        EngineField(target=Detail.LORA_SLOTS, names=("sglang:lora_pool_slots_total",), where=_total, word="total"),
+        EngineField(Detail.LORA_SLOTS, ("sglang:lora_pool_slots_used",), where=_total, word="used"),
+        EngineField(Detail.LORA_SLOTS, ("sglang:lora_pool_slots_total",), where=_total, word="total"),
         # Good, failed and aborted ones alike; a request for n answers counts n + 1 times.
-        EngineField(target=Family.FINISHED, names=("sglang:num_requests_total",), where=_total),
+        EngineField(Family.FINISHED, ("sglang:num_requests_total",), where=_total),
         # A full queue, or a request that has waited for too long in it.
         EngineField(
-            target=Family.FINISHED,
-            names=("sglang:http_responses_total",),
-            labels=("status_code",),
-            outcomes=_SHED,
-            where=_shed,
+            Family.FINISHED, ("sglang:http_responses_total",), labels=("status_code",), outcomes=_SHED, where=_shed
         ),
+        EngineField(Family.RESPONSES, ("sglang:http_responses_total",), labels=("status_code",), where=_serves),
+        EngineField(Stage.TIME_TO_FIRST_TOKEN, ("sglang:time_to_first_token_seconds",), where=_total),
+        EngineField(Stage.INTER_TOKEN, ("sglang:inter_token_latency_seconds",), where=_total),
         EngineField(
-            target=Family.RESPONSES,
-            names=("sglang:http_responses_total",),
-            labels=("status_code",),
-            where=_serves,
-        ),
-        EngineField(target=Stage.TIME_TO_FIRST_TOKEN, names=("sglang:time_to_first_token_seconds",), where=_total),
-        EngineField(target=Stage.INTER_TOKEN, names=("sglang:inter_token_latency_seconds",), where=_total),
-        EngineField(
-            target=Stage.TIME_PER_OUTPUT_TOKEN,
-            names=("sglang:request_time_per_output_token_seconds", "sglang:time_per_output_token_seconds"),
+            Stage.TIME_PER_OUTPUT_TOKEN,
+            ("sglang:request_time_per_output_token_seconds", "sglang:time_per_output_token_seconds"),
             where=_total,
         ),
-        EngineField(target=Stage.REQUEST, names=("sglang:e2e_request_latency_seconds",), where=_total),
-        EngineField(target=Stage.QUEUE, names=("sglang:queue_time_seconds", "sglang:queue_time_s"), where=_total),
-        EngineField(target=Stage.PREFILL, names=("sglang:per_stage_req_latency_seconds",), where=_prefill_stage),
-        EngineField(target=Stage.PROMPT_LENGTH, names=("sglang:prompt_tokens_histogram",), where=_total),
-        EngineField(target=Stage.GENERATION_LENGTH, names=("sglang:generation_tokens_histogram",), where=_total),
+        EngineField(Stage.REQUEST, ("sglang:e2e_request_latency_seconds",), where=_total),
+        EngineField(Stage.QUEUE, ("sglang:queue_time_seconds", "sglang:queue_time_s"), where=_total),
+        EngineField(Stage.PREFILL, ("sglang:per_stage_req_latency_seconds",), where=_prefill_stage),
+        EngineField(Stage.PROMPT_LENGTH, ("sglang:prompt_tokens_histogram",), where=_total),
+        EngineField(Stage.GENERATION_LENGTH, ("sglang:generation_tokens_histogram",), where=_total),
     ),
 )

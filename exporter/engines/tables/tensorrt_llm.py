@@ -19,48 +19,35 @@ _FINISH_REASONS = OutcomeWords(
 )
 
 _FIELDS = (
-    EngineField(target=Quantity.REQUESTS_RUNNING, names=("trtllm:num_requests_running",)),
-    EngineField(target=Quantity.REQUESTS_WAITING, names=("trtllm:num_requests_waiting",)),
+    EngineField(Quantity.REQUESTS_RUNNING, ("trtllm:num_requests_running",)),
+    EngineField(Quantity.REQUESTS_WAITING, ("trtllm:num_requests_waiting",)),
+    EngineField(Quantity.KV_CACHE_USAGE, ("trtllm:kv_cache_utilization",), reduce=Reduce.MEAN, ratio=True),
     EngineField(
-        target=Quantity.KV_CACHE_USAGE,
-        names=("trtllm:kv_cache_utilization",),
-        reduce=Reduce.MEAN,
-        ratio=True,
-    ),
-    EngineField(
-        target=Quantity.KV_CACHE_CAPACITY,
-        names=("trtllm:kv_cache_max_blocks",),
+        Quantity.KV_CACHE_CAPACITY,
+        ("trtllm:kv_cache_max_blocks",),
         factor=Factor(name="trtllm:kv_cache_tokens_per_block"),
     ),
-    EngineField(target=Quantity.PROMPT_TOKENS, names=("trtllm:prompt_tokens_total",)),
-    EngineField(target=Quantity.GENERATION_TOKENS, names=("trtllm:generation_tokens_total",)),
+    EngineField(Quantity.PROMPT_TOKENS, ("trtllm:prompt_tokens_total",)),
+    EngineField(Quantity.GENERATION_TOKENS, ("trtllm:generation_tokens_total",)),
     # Blocks; looked up is what was found and what was not.
     EngineField(
-        target=Quantity.PREFIX_CACHE_QUERIES,
-        names=("trtllm:kv_cache_missed_blocks_total",),
+        Quantity.PREFIX_CACHE_QUERIES,
+        ("trtllm:kv_cache_missed_blocks_total",),
         plus={"trtllm:kv_cache_missed_blocks_total": "trtllm:kv_cache_reused_blocks_total"},
     ),
-    EngineField(target=Quantity.PREFIX_CACHE_HITS, names=("trtllm:kv_cache_reused_blocks_total",)),
+    EngineField(Quantity.PREFIX_CACHE_HITS, ("trtllm:kv_cache_reused_blocks_total",)),
+    EngineField(Quantity.LIFETIME_HIT_RATIO, ("trtllm:kv_cache_hit_rate",), reduce=Reduce.MEAN, ratio=True),
     EngineField(
-        target=Quantity.LIFETIME_HIT_RATIO,
-        names=("trtllm:kv_cache_hit_rate",),
-        reduce=Reduce.MEAN,
-        ratio=True,
+        Family.FINISHED, ("trtllm:request_success_total",), labels=("finished_reason",), outcomes=_FINISH_REASONS
     ),
-    EngineField(
-        target=Family.FINISHED,
-        names=("trtllm:request_success_total",),
-        labels=("finished_reason",),
-        outcomes=_FINISH_REASONS,
-    ),
-    EngineField(target=Family.FINISHED, names=("trtllm:request_error_total",), outcomes=ALWAYS_ERROR),
-    EngineField(target=Stage.TIME_TO_FIRST_TOKEN, names=("trtllm:time_to_first_token_seconds",)),
-    EngineField(target=Stage.INTER_TOKEN, names=("trtllm:inter_token_latency_seconds",)),
-    EngineField(target=Stage.TIME_PER_OUTPUT_TOKEN, names=("trtllm:time_per_output_token_seconds",)),
-    EngineField(target=Stage.REQUEST, names=("trtllm:e2e_request_latency_seconds",)),
-    EngineField(target=Stage.QUEUE, names=("trtllm:request_queue_time_seconds",)),
-    EngineField(target=Stage.PREFILL, names=("trtllm:request_prefill_time_seconds",)),
-    EngineField(target=Stage.DECODE, names=("trtllm:request_decode_time_seconds",)),
+    EngineField(Family.FINISHED, ("trtllm:request_error_total",), outcomes=ALWAYS_ERROR),
+    EngineField(Stage.TIME_TO_FIRST_TOKEN, ("trtllm:time_to_first_token_seconds",)),
+    EngineField(Stage.INTER_TOKEN, ("trtllm:inter_token_latency_seconds",)),
+    EngineField(Stage.TIME_PER_OUTPUT_TOKEN, ("trtllm:time_per_output_token_seconds",)),
+    EngineField(Stage.REQUEST, ("trtllm:e2e_request_latency_seconds",)),
+    EngineField(Stage.QUEUE, ("trtllm:request_queue_time_seconds",)),
+    EngineField(Stage.PREFILL, ("trtllm:request_prefill_time_seconds",)),
+    EngineField(Stage.DECODE, ("trtllm:request_decode_time_seconds",)),
 )
 
 TENSORRT_LLM = Engine(

@@ -68,37 +68,33 @@ TRITON = Engine(
     reasons={"request": ONLY_AS_SUM, "queue": ONLY_AS_SUM, "prefill": ONLY_AS_SUM},
     hint="Is this Triton's metrics port (8002)?",
     fields=(
-        EngineField(target=Quantity.REQUESTS_RUNNING, names=("nv_trt_llm_request_metrics",), where=_scheduled),
+        EngineField(Quantity.REQUESTS_RUNNING, ("nv_trt_llm_request_metrics",), where=_scheduled),
         EngineField(
-            target=Quantity.REQUESTS_WAITING,
-            names=("nv_trt_llm_request_metrics", "nv_inference_pending_request_count"),
+            Quantity.REQUESTS_WAITING,
+            ("nv_trt_llm_request_metrics", "nv_inference_pending_request_count"),
             where=_waiting,
         ),
         EngineField(
-            target=Quantity.KV_CACHE_USAGE,
-            names=("nv_trt_llm_kv_cache_block_metrics",),
+            Quantity.KV_CACHE_USAGE,
+            ("nv_trt_llm_kv_cache_block_metrics",),
             where=_fraction,
             reduce=Reduce.MEAN,
             ratio=True,
         ),
         # Counted in blocks; a page says beside them how many tokens each holds.
         EngineField(
-            target=Quantity.KV_CACHE_CAPACITY,
-            names=("nv_trt_llm_kv_cache_block_metrics",),
+            Quantity.KV_CACHE_CAPACITY,
+            ("nv_trt_llm_kv_cache_block_metrics",),
             where=_blocks,
             factor=Factor(label="kv_cache_block_type", value="tokens_per"),
         ),
-        EngineField(target=Family.FINISHED, names=("nv_inference_request_success",), where=_model),
+        EngineField(Family.FINISHED, ("nv_inference_request_success",), where=_model),
         EngineField(
-            target=Family.FINISHED,
-            names=("nv_inference_request_failure",),
-            labels=("reason",),
-            outcomes=_FAILURES,
-            where=_model,
+            Family.FINISHED, ("nv_inference_request_failure",), labels=("reason",), outcomes=_FAILURES, where=_model
         ),
         EngineField(
-            target=Stage.TIME_TO_FIRST_TOKEN,
-            names=("nv_inference_first_response_histogram_ms",),
+            Stage.TIME_TO_FIRST_TOKEN,
+            ("nv_inference_first_response_histogram_ms",),
             scale=_MILLISECONDS,
             where=_model,
         ),

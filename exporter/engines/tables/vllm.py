@@ -71,14 +71,14 @@ def _tokens(labels: Mapping[str, str], ranks: int) -> float | None:
 
 def _transfer(word: str, name: str) -> EngineField:
     """Count what went wrong with the transfer of a KV cache between prefill and decode."""
-    return EngineField(target=Detail.TRANSFER_FAILURES, names=(f"vllm:nixl_{name}_total",), word=word)
+    return EngineField(Detail.TRANSFER_FAILURES, (f"vllm:nixl_{name}_total",), word=word)
 
 
 def _offload(name: str, word: str) -> tuple[EngineField, ...]:
     """From 0.24 each direction has names of its own; the words are those of the label before."""
     return (
-        EngineField(target=Detail.OFFLOAD_BYTES, names=(f"vllm:kv_offload_{name}_bytes_total",), word=word),
-        EngineField(target=Detail.OFFLOAD_SECONDS, names=(f"vllm:kv_offload_{name}_time_total",), word=word),
+        EngineField(Detail.OFFLOAD_BYTES, (f"vllm:kv_offload_{name}_bytes_total",), word=word),
+        EngineField(Detail.OFFLOAD_SECONDS, (f"vllm:kv_offload_{name}_time_total",), word=word),
     )
 
 
@@ -110,96 +110,63 @@ VLLM = Engine(
     created="vllm:generation_tokens_created",
     hint="Was the server started with --disable-log-stats?",
     fields=(
-        EngineField(target=Quantity.REQUESTS_RUNNING, names=("vllm:num_requests_running",)),
-        EngineField(target=Quantity.REQUESTS_WAITING, names=("vllm:num_requests_waiting",)),
-        EngineField(target=Quantity.REQUESTS_SWAPPED, names=("vllm:num_requests_swapped",)),
+        EngineField(Quantity.REQUESTS_RUNNING, ("vllm:num_requests_running",)),
+        EngineField(Quantity.REQUESTS_WAITING, ("vllm:num_requests_waiting",)),
+        EngineField(Quantity.REQUESTS_SWAPPED, ("vllm:num_requests_swapped",)),
         # A ratio in spite of its name; blocks held by live requests only, so a warm idle cache shows 0.
         EngineField(
-            target=Quantity.KV_CACHE_USAGE,
-            names=("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+            Quantity.KV_CACHE_USAGE,
+            ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
             reduce=Reduce.MEAN,
             ratio=True,
         ),
-        EngineField(target=Quantity.KV_CACHE_CAPACITY, names=("vllm:cache_config_info",), from_labels=_tokens),
-        EngineField(target=Quantity.PROMPT_TOKENS, names=("vllm:prompt_tokens_total",)),
-        EngineField(target=Quantity.GENERATION_TOKENS, names=("vllm:generation_tokens_total",)),
-        EngineField(target=Quantity.PREEMPTIONS, names=("vllm:num_preemptions_total",)),
+        EngineField(Quantity.KV_CACHE_CAPACITY, ("vllm:cache_config_info",), from_labels=_tokens),
+        EngineField(Quantity.PROMPT_TOKENS, ("vllm:prompt_tokens_total",)),
+        EngineField(Quantity.GENERATION_TOKENS, ("vllm:generation_tokens_total",)),
+        EngineField(Quantity.PREEMPTIONS, ("vllm:num_preemptions_total",)),
         # Full blocks before 0.9.0, tokens since: the ratio survives, the volume does not.
         EngineField(
-            target=Quantity.PREFIX_CACHE_QUERIES,
-            names=("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
+            Quantity.PREFIX_CACHE_QUERIES, ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total")
         ),
-        EngineField(
-            target=Quantity.PREFIX_CACHE_HITS,
-            names=("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
-        ),
+        EngineField(Quantity.PREFIX_CACHE_HITS, ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")),
         # V0 only: an average since start; -1 with prefix caching off, which the range check drops.
+        EngineField(Quantity.LIFETIME_HIT_RATIO, ("vllm:gpu_prefix_cache_hit_rate",), reduce=Reduce.MEAN, ratio=True),
         EngineField(
-            target=Quantity.LIFETIME_HIT_RATIO,
-            names=("vllm:gpu_prefix_cache_hit_rate",),
-            reduce=Reduce.MEAN,
-            ratio=True,
+            Family.FINISHED, ("vllm:request_success_total",), labels=("finished_reason",), outcomes=FINISH_REASONS
         ),
-        EngineField(
-            target=Family.FINISHED,
-            names=("vllm:request_success_total",),
-            labels=("finished_reason",),
-            outcomes=FINISH_REASONS,
-        ),
-        EngineField(
-            target=Family.FINISHED,
-            names=("vllm:admission_rejections_total",),
-            labels=("reason",),
-            outcomes=_REJECTIONS,
-        ),
+        EngineField(Family.FINISHED, ("vllm:admission_rejections_total",), labels=("reason",), outcomes=_REJECTIONS),
         # Accepted tokens of a draft, the token that follows it left out.
-        EngineField(target=Quantity.SPEC_DRAFTS, names=("vllm:spec_decode_num_drafts_total",)),
-        EngineField(target=Quantity.SPEC_DRAFT_TOKENS, names=("vllm:spec_decode_num_draft_tokens_total",)),
-        EngineField(target=Quantity.SPEC_ACCEPTED_TOKENS, names=("vllm:spec_decode_num_accepted_tokens_total",)),
+        EngineField(Quantity.SPEC_DRAFTS, ("vllm:spec_decode_num_drafts_total",)),
+        EngineField(Quantity.SPEC_DRAFT_TOKENS, ("vllm:spec_decode_num_draft_tokens_total",)),
+        EngineField(Quantity.SPEC_ACCEPTED_TOKENS, ("vllm:spec_decode_num_accepted_tokens_total",)),
         EngineField(
-            target=Detail.SPEC_POSITIONS,
-            names=("vllm:spec_decode_num_accepted_tokens_per_pos_total",),
-            labels=("position",),
+            Detail.SPEC_POSITIONS, ("vllm:spec_decode_num_accepted_tokens_per_pos_total",), labels=("position",)
         ),
         # Of a KV connector; 0 without one.
-        EngineField(target=Quantity.EXTERNAL_CACHE_QUERIES, names=("vllm:external_prefix_cache_queries_total",)),
-        EngineField(target=Quantity.EXTERNAL_CACHE_HITS, names=("vllm:external_prefix_cache_hits_total",)),
-        EngineField(target=Detail.PROMPT_SOURCES, names=("vllm:prompt_tokens_by_source_total",), labels=("source",)),
-        EngineField(
-            target=Detail.CACHED_SOURCES, names=("vllm:prompt_tokens_cached_by_source_total",), labels=("source",)
-        ),
-        EngineField(
-            target=Detail.WAITING_REASONS, names=("vllm:num_requests_waiting_by_reason",), labels=("reason",)
-        ),
-        EngineField(target=Detail.SLEEP_STATES, names=("vllm:engine_sleep_state",), labels=("sleep_state",)),
+        EngineField(Quantity.EXTERNAL_CACHE_QUERIES, ("vllm:external_prefix_cache_queries_total",)),
+        EngineField(Quantity.EXTERNAL_CACHE_HITS, ("vllm:external_prefix_cache_hits_total",)),
+        EngineField(Detail.PROMPT_SOURCES, ("vllm:prompt_tokens_by_source_total",), labels=("source",)),
+        EngineField(Detail.CACHED_SOURCES, ("vllm:prompt_tokens_cached_by_source_total",), labels=("source",)),
+        EngineField(Detail.WAITING_REASONS, ("vllm:num_requests_waiting_by_reason",), labels=("reason",)),
+        EngineField(Detail.SLEEP_STATES, ("vllm:engine_sleep_state",), labels=("sleep_state",)),
         _transfer("failed", "num_failed_transfers"),
         _transfer("unconfirmed", "num_failed_notifications"),
         _transfer("expired", "num_kv_expired_reqs"),
-        EngineField(
-            target=Detail.OFFLOAD_BYTES, names=("vllm:kv_offload_total_bytes_total",), labels=("transfer_type",)
-        ),
-        EngineField(
-            target=Detail.OFFLOAD_SECONDS, names=("vllm:kv_offload_total_time_total",), labels=("transfer_type",)
-        ),
+        EngineField(Detail.OFFLOAD_BYTES, ("vllm:kv_offload_total_bytes_total",), labels=("transfer_type",)),
+        EngineField(Detail.OFFLOAD_SECONDS, ("vllm:kv_offload_total_time_total",), labels=("transfer_type",)),
         *_offload("load", "CPU_to_GPU"),
         *_offload("store", "GPU_to_CPU"),
-        EngineField(target=Family.RESPONSES, names=("http_requests_total",), labels=("status",), where=_serves),
-        EngineField(target=Stage.TIME_TO_FIRST_TOKEN, names=("vllm:time_to_first_token_seconds",)),
+        EngineField(Family.RESPONSES, ("http_requests_total",), labels=("status",), where=_serves),
+        EngineField(Stage.TIME_TO_FIRST_TOKEN, ("vllm:time_to_first_token_seconds",)),
         # One observation per engine step and request: with speculation it is a step's time, not a token's.
-        EngineField(
-            target=Stage.INTER_TOKEN,
-            names=("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
-        ),
-        EngineField(target=Stage.TIME_PER_OUTPUT_TOKEN, names=("vllm:request_time_per_output_token_seconds",)),
-        EngineField(target=Stage.REQUEST, names=("vllm:e2e_request_latency_seconds",)),
-        EngineField(
-            target=Stage.QUEUE,
-            names=("vllm:request_queue_time_seconds", "vllm:time_in_queue_requests"),
-        ),
-        EngineField(target=Stage.PREFILL, names=("vllm:request_prefill_time_seconds",)),
-        EngineField(target=Stage.DECODE, names=("vllm:request_decode_time_seconds",)),
-        EngineField(target=Stage.PROMPT_LENGTH, names=("vllm:request_prompt_tokens",)),
-        EngineField(target=Stage.GENERATION_LENGTH, names=("vllm:request_generation_tokens",)),
-        EngineField(target=Stage.STEP_TOKENS, names=("vllm:iteration_tokens_total",)),
+        EngineField(Stage.INTER_TOKEN, ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds")),
+        EngineField(Stage.TIME_PER_OUTPUT_TOKEN, ("vllm:request_time_per_output_token_seconds",)),
+        EngineField(Stage.REQUEST, ("vllm:e2e_request_latency_seconds",)),
+        EngineField(Stage.QUEUE, ("vllm:request_queue_time_seconds", "vllm:time_in_queue_requests")),
+        EngineField(Stage.PREFILL, ("vllm:request_prefill_time_seconds",)),
+        EngineField(Stage.DECODE, ("vllm:request_decode_time_seconds",)),
+        EngineField(Stage.PROMPT_LENGTH, ("vllm:request_prompt_tokens",)),
+        EngineField(Stage.GENERATION_LENGTH, ("vllm:request_generation_tokens",)),
+        EngineField(Stage.STEP_TOKENS, ("vllm:iteration_tokens_total",)),
     ),
 )

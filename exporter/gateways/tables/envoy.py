@@ -43,7 +43,7 @@ def _translated(line: bytes) -> bytes:
 
 
 def _endpoint(target: Measure, statistic: str) -> GatewayField:
-    return GatewayField(target=target, names=(f"envoy_cluster_endpoint_{statistic}",), backend=_BACKEND, pool=_POOL)
+    return GatewayField(target, (f"envoy_cluster_endpoint_{statistic}",), backend=_BACKEND, pool=_POOL)
 
 
 ENVOY = Gateway(
@@ -60,15 +60,15 @@ ENVOY = Gateway(
         _endpoint(Measure.ACTIVE, "rq_active"),
         _endpoint(Measure.QUEUED, "rq_pending_active"),
         _endpoint(Measure.UP, "healthy"),
-        GatewayField(target=Measure.REQUESTS, names=("envoy_cluster_upstream_rq_total",), pool=_POOL),
+        GatewayField(Measure.REQUESTS, ("envoy_cluster_upstream_rq_total",), pool=_POOL),
         GatewayField(
-            target=Measure.ERRORS,
-            names=("envoy_cluster_upstream_rq_xx",),
+            Measure.ERRORS,
+            ("envoy_cluster_upstream_rq_xx",),
             pool=_POOL,
             labels=("envoy_response_code_class", "response_code_class"),
             outcomes=STATUS_CLASS,
         ),
-        GatewayField(target=Measure.ACTIVE, names=("envoy_cluster_upstream_rq_active",), pool=_POOL),
-        GatewayField(target=Measure.QUEUED, names=("envoy_cluster_upstream_rq_pending_active",), pool=_POOL),
+        GatewayField(Measure.ACTIVE, ("envoy_cluster_upstream_rq_active",), pool=_POOL),
+        GatewayField(Measure.QUEUED, ("envoy_cluster_upstream_rq_pending_active",), pool=_POOL),
     ),
 )

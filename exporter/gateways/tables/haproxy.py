@@ -28,45 +28,35 @@ HAPROXY = Gateway(
     uptime="haproxy_process_uptime_seconds",
     hint="Add `http-request use-service prometheus-exporter if { path /metrics }` to a frontend, and poll that.",
     fields=(
-        GatewayField(target=Measure.REQUESTS, names=("haproxy_server_sessions_total",), backend=_SERVER, pool=_POOL),
+        GatewayField(Measure.REQUESTS, ("haproxy_server_sessions_total",), backend=_SERVER, pool=_POOL),
         # What the server answered, what it answered badly, and when it could not be reached: never the same request.
         GatewayField(
-            target=Measure.ERRORS,
-            names=("haproxy_server_http_responses_total",),
+            Measure.ERRORS,
+            ("haproxy_server_http_responses_total",),
             backend=_SERVER,
             pool=_POOL,
             labels=("code",),
             outcomes=STATUS_CLASS,
         ),
+        GatewayField(Measure.ERRORS, ("haproxy_server_connection_errors_total",), backend=_SERVER, pool=_POOL),
+        GatewayField(Measure.ERRORS, ("haproxy_server_response_errors_total",), backend=_SERVER, pool=_POOL),
+        GatewayField(Measure.ACTIVE, ("haproxy_server_current_sessions",), backend=_SERVER, pool=_POOL),
+        GatewayField(Measure.QUEUED, ("haproxy_server_current_queue",), backend=_SERVER, pool=_POOL),
         GatewayField(
-            target=Measure.ERRORS, names=("haproxy_server_connection_errors_total",), backend=_SERVER, pool=_POOL
+            Measure.UP, ("haproxy_server_status", "haproxy_server_up"), backend=_SERVER, pool=_POOL, where=_up
         ),
         GatewayField(
-            target=Measure.ERRORS, names=("haproxy_server_response_errors_total",), backend=_SERVER, pool=_POOL
-        ),
-        GatewayField(target=Measure.ACTIVE, names=("haproxy_server_current_sessions",), backend=_SERVER, pool=_POOL),
-        GatewayField(target=Measure.QUEUED, names=("haproxy_server_current_queue",), backend=_SERVER, pool=_POOL),
-        GatewayField(
-            target=Measure.UP,
-            names=("haproxy_server_status", "haproxy_server_up"),
-            backend=_SERVER,
-            pool=_POOL,
-            where=_up,
-        ),
-        GatewayField(
-            target=Measure.REQUESTS,
-            names=("haproxy_backend_http_requests_total", "haproxy_backend_sessions_total"),
-            pool=_POOL,
+            Measure.REQUESTS, ("haproxy_backend_http_requests_total", "haproxy_backend_sessions_total"), pool=_POOL
         ),
         # Includes the 503 of the gateway itself when no server could take the request.
         GatewayField(
-            target=Measure.ERRORS,
-            names=("haproxy_backend_http_responses_total",),
+            Measure.ERRORS,
+            ("haproxy_backend_http_responses_total",),
             pool=_POOL,
             labels=("code",),
             outcomes=STATUS_CLASS,
         ),
-        GatewayField(target=Measure.ACTIVE, names=("haproxy_backend_current_sessions",), pool=_POOL),
-        GatewayField(target=Measure.QUEUED, names=("haproxy_backend_current_queue",), pool=_POOL),
+        GatewayField(Measure.ACTIVE, ("haproxy_backend_current_sessions",), pool=_POOL),
+        GatewayField(Measure.QUEUED, ("haproxy_backend_current_queue",), pool=_POOL),
     ),
 )

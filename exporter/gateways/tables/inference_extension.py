@@ -34,46 +34,29 @@ INFERENCE_EXTENSION = Gateway(
            "inference_extension_", "inference_model_"),
     hint="Point url at the endpoint picker's /metrics (port 9090), which may need a bearer token.",
     fields=(
-        GatewayField(
-            target=Measure.REQUESTS,
-            names=(
+        GatewayField(Measure.REQUESTS, (
                 "llm_d_epp_scheduler_attempts_total",
                 "llm_d_router_epp_scheduler_attempts_total",
                 "llm_d_inference_scheduler_scheduler_attempts_total",
                 "inference_extension_scheduler_attempts_total",
-            ),
-            backend=_POD,
-            where=_scheduled,
-        ),
-        GatewayField(
-            target=Measure.QUEUED,
-            names=(
+            ), backend=_POD, where=_scheduled),
+        GatewayField(Measure.QUEUED, (
                 "llm_d_epp_per_endpoint_queue_size",
                 "llm_d_router_epp_per_endpoint_queue_size",
                 "inference_pool_per_endpoint_queue_size",
                 "inference_pool_per_pod_queue_size",
-            ),
-            backend=_POD,
-        ),
-        GatewayField(
-            target=Measure.REQUESTS,
-            names=(
+            ), backend=_POD),
+        GatewayField(Measure.REQUESTS, (
                 "llm_d_epp_request_total",
                 "llm_d_router_epp_request_total",
                 "inference_objective_request_total",
                 "inference_model_request_total",
-            ),
-        ),
-        GatewayField(
-            target=Measure.ERRORS,
-            names=(
+            )),
+        GatewayField(Measure.ERRORS, (
                 "llm_d_epp_request_error_total",
                 "llm_d_router_epp_request_error_total",
                 "inference_objective_request_error_total",
                 "inference_model_request_error_total",
-            ),
-            labels=("error_code",),
-            outcomes=_ERROR_CODES,
-        ),
+            ), labels=("error_code",), outcomes=_ERROR_CODES),
     ),
 )  # fmt: skip

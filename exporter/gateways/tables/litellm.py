@@ -20,28 +20,20 @@ LITELLM = Gateway(
     counts_from_first=True,
     hint="Add `prometheus` to its callbacks; it may need a bearer token, and the path ends with a slash: /metrics/.",
     fields=(
+        GatewayField(Measure.REQUESTS, ("litellm_deployment_success_responses_total",), backend=_BACKEND, pool=_POOL),
+        GatewayField(Measure.REQUESTS, _FAILURES, backend=_BACKEND, pool=_POOL),
         GatewayField(
-            target=Measure.REQUESTS,
-            names=("litellm_deployment_success_responses_total",),
-            backend=_BACKEND,
-            pool=_POOL,
-        ),
-        GatewayField(target=Measure.REQUESTS, names=_FAILURES, backend=_BACKEND, pool=_POOL),
-        GatewayField(
-            target=Measure.ERRORS,
-            names=_FAILURES,
+            Measure.ERRORS,
+            _FAILURES,
             backend=_BACKEND,
             pool=_POOL,
             labels=("exception_status",),
             outcomes=HTTP_STATUS,
         ),
         # 0: healthy, 1: some requests fail, 2: in its cool-down, and left out.
+        GatewayField(Measure.UP, ("litellm_deployment_state",), backend=_BACKEND, pool=_POOL, up=(0.0, 1.0)),
         GatewayField(
-            target=Measure.UP, names=("litellm_deployment_state",), backend=_BACKEND, pool=_POOL, up=(0.0, 1.0)
-        ),
-        GatewayField(
-            target=Measure.REQUESTS,
-            names=("litellm_proxy_total_requests_metric_total", "litellm_requests_metric_total"),
+            Measure.REQUESTS, ("litellm_proxy_total_requests_metric_total", "litellm_requests_metric_total")
         ),
     ),
 )

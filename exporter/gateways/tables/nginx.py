@@ -58,29 +58,19 @@ NGINX = Gateway(
     translate=translate,
     hint="Point url at stub_status, at the VTS module's prometheus page, or at nginx-prometheus-exporter.",
     fields=(
-        GatewayField(target=Measure.REQUESTS, names=_REQUESTS, backend=_BACKEND, pool=_POOL, where=_status),
+        GatewayField(Measure.REQUESTS, _REQUESTS, backend=_BACKEND, pool=_POOL, where=_status),
         GatewayField(
-            target=Measure.ERRORS,
-            names=_RESPONSES,
-            backend=_BACKEND,
-            pool=_POOL,
-            labels=("code",),
-            outcomes=STATUS_CLASS,
+            Measure.ERRORS, _RESPONSES, backend=_BACKEND, pool=_POOL, labels=("code",), outcomes=STATUS_CLASS
         ),
+        GatewayField(Measure.ACTIVE, ("nginxplus_upstream_server_active",), backend=_BACKEND, pool=_POOL),
+        GatewayField(Measure.UP, ("nginxplus_upstream_server_state",), backend=_BACKEND, pool=_POOL),
         GatewayField(
-            target=Measure.ACTIVE, names=("nginxplus_upstream_server_active",), backend=_BACKEND, pool=_POOL
-        ),
-        GatewayField(target=Measure.UP, names=("nginxplus_upstream_server_state",), backend=_BACKEND, pool=_POOL),
-        GatewayField(
-            target=Measure.REQUESTS,
-            names=("nginx_vts_main_connections", "nginx_http_requests_total", "nginxplus_http_requests_total"),
+            Measure.REQUESTS,
+            ("nginx_vts_main_connections", "nginx_http_requests_total", "nginxplus_http_requests_total"),
             where=_requests,
         ),
         GatewayField(
-            target=Measure.ACTIVE,
-            names=("nginx_vts_main_connections", "nginx_connections_writing"),
-            where=_writing,
-            less=1.0,
+            Measure.ACTIVE, ("nginx_vts_main_connections", "nginx_connections_writing"), where=_writing, less=1.0
         ),
     ),
 )

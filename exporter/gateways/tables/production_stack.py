@@ -18,7 +18,7 @@ def _routed(labels: Mapping[str, str]) -> bool:
 
 
 def _field(target: Measure, *names: str) -> GatewayField:
-    return GatewayField(target=target, names=names, backend=_SERVER, where=_routed)
+    return GatewayField(target, names, backend=_SERVER, where=_routed)
 
 
 PRODUCTION_STACK = Gateway(
@@ -33,9 +33,7 @@ PRODUCTION_STACK = Gateway(
         _field(Measure.RATE, "vllm:current_qps"),
         _field(Measure.UP, "vllm:healthy_pods_total"),
         GatewayField(
-            target=Measure.REQUESTS,
-            names=("vllm:num_incoming_requests_total",),
-            where=lambda labels: "model_name" not in labels,
+            Measure.REQUESTS, ("vllm:num_incoming_requests_total",), where=lambda labels: "model_name" not in labels
         ),
     ),
 )

@@ -17,7 +17,7 @@ _CIRCUIT_BREAKER = OutcomeWords(
 
 
 def _field(target: Measure, *names: str) -> GatewayField:
-    return GatewayField(target=target, names=names, backend=_WORKER)
+    return GatewayField(target, names, backend=_WORKER)
 
 
 VLLM_ROUTER = Gateway(
@@ -29,15 +29,15 @@ VLLM_ROUTER = Gateway(
     fields=(
         _field(Measure.REQUESTS, "vllm_router_processed_requests_total"),
         GatewayField(
-            target=Measure.ERRORS,
-            names=("vllm_router_cb_outcomes_total",),
+            Measure.ERRORS,
+            ("vllm_router_cb_outcomes_total",),
             backend=_WORKER,
             labels=("outcome",),
             outcomes=_CIRCUIT_BREAKER,
         ),
         _field(Measure.ACTIVE, "vllm_router_running_requests"),
         _field(Measure.UP, "vllm_router_worker_health"),
-        GatewayField(target=Measure.REQUESTS, names=("vllm_router_requests_total",)),
+        GatewayField(Measure.REQUESTS, ("vllm_router_requests_total",)),
     ),
 )
 
@@ -55,8 +55,8 @@ SGLANG_ROUTER = Gateway(
             "sgl_router_processed_requests_total",
         ),
         GatewayField(
-            target=Measure.ERRORS,
-            names=("smg_worker_cb_outcomes_total", "sgl_router_cb_outcomes_total"),
+            Measure.ERRORS,
+            ("smg_worker_cb_outcomes_total", "sgl_router_cb_outcomes_total"),
             backend=_WORKER,
             labels=("outcome",),
             outcomes=_CIRCUIT_BREAKER,
@@ -64,8 +64,7 @@ SGLANG_ROUTER = Gateway(
         _field(Measure.ACTIVE, "smg_worker_requests_active", "sgl_router_running_requests"),
         _field(Measure.UP, "smg_worker_health", "sgl_router_worker_health"),
         GatewayField(
-            target=Measure.REQUESTS,
-            names=("smg_router_requests_total", "smg_http_requests_total", "sgl_router_requests_total"),
+            Measure.REQUESTS, ("smg_router_requests_total", "smg_http_requests_total", "sgl_router_requests_total")
         ),
     ),
 )
