@@ -84,6 +84,21 @@ def _dropped_log_lines(snapshot: Snapshot) -> Iterator[Sample]:
     yield (), float(snapshot.daemon.dropped_log_lines)
 
 
+def _certificate(snapshot: Snapshot) -> Iterator[Sample]:
+    if snapshot.daemon.access.certificate_expires is not None:
+        yield (), snapshot.daemon.access.certificate_expires
+
+
+def _handshakes(snapshot: Snapshot) -> Iterator[Sample]:
+    if snapshot.daemon.access.handshake_failures is not None:
+        yield (), float(snapshot.daemon.access.handshake_failures)
+
+
+def _authentications(snapshot: Snapshot) -> Iterator[Sample]:
+    for reason, count in snapshot.daemon.access.authentication_failures.items():
+        yield (reason,), float(count)
+
+
 SOURCES = (
     _health("source_up", lambda s: float(s.up), "1 while the source is read successfully."),
     SOURCE.info(
@@ -161,6 +176,24 @@ SELF = (
         "log_lines_dropped",
         _dropped_log_lines,
         "Log lines that were dropped because nobody read standard error in time.",
+    ),
+    DAEMON.gauge(
+        "certificate_expiry_timestamp",
+        _certificate,
+        "Unix time at which the endpoint's TLS certificate expires; absent over plain HTTP.",
+        unit=Unit.SECONDS,
+    ),
+    DAEMON.counter(
+        "tls_handshake_failures",
+        _handshakes,
+        "TLS handshakes with the endpoint that failed; absent over plain HTTP.",
+    ),
+    DAEMON.counter(
+        "authentication_failures",
+        _authentications,
+        "Requests refused for want of a user: no credentials (missing), wrong ones (wrong), or too many at once to "
+        "verify (limited). Absent without users.",
+        "reason",
     ),
 )
 

@@ -260,6 +260,11 @@ class Settings(Record):
         "Serve the node web page at / and keep ten minutes of curves for it; see docs/web-page.md.",
         default=True,
     )
+    unauthenticated_health: bool = key(
+        fields.boolean(),
+        "Answer /-/healthy and /-/ready without a user, for probes that cannot send one.",
+        default=False,
+    )
     log: LogSettings = key(
         section(LogSettings), "Log on standard error.", default=LogSettings(), aliases=("logging", "logs")
     )

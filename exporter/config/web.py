@@ -19,6 +19,7 @@ from exporter.config.suggest import did_you_mean
 from exporter.model import EMPTY
 
 NO_CLIENT_CERT = "NoClientCert"
+REQUEST = "RequestClientCert"  # a certificate that is not verified proves nothing: the same as none
 VERIFY_IF_GIVEN = "VerifyClientCertIfGiven"
 REQUIRE_AND_VERIFY = "RequireAndVerifyClientCert"
 MAX_USERS = 128
@@ -44,7 +45,7 @@ CURVES: Mapping[str, str] = {
     "X25519": "X25519",
 }
 
-_UNVERIFIED = ("RequestClientCert", "RequireClientCert", "RequireAnyClientCert")
+_UNVERIFIED = ("RequireClientCert", "RequireAnyClientCert")
 _OLD_VERSIONS = ("TLS10", "TLS11")
 _BCRYPT = re.compile(r"\$2[aby]\$([0-9]{2})\$[./A-Za-z0-9]{53}")
 _MIN_COST, _MAX_COST = 4, 16
@@ -63,7 +64,7 @@ _HEADERS = (
 
 
 def _client_auth() -> Scalar:
-    words = (NO_CLIENT_CERT, VERIFY_IF_GIVEN, REQUIRE_AND_VERIFY)
+    words = (NO_CLIENT_CERT, REQUEST, VERIFY_IF_GIVEN, REQUIRE_AND_VERIFY)
 
     def convert(item: Item) -> str:
         value = fields.raw(item, f"one of {', '.join(words)}")
@@ -74,7 +75,7 @@ def _client_auth() -> Scalar:
             )
         if value not in words:
             raise Invalid(did_you_mean(value, words, "unknown value"))
-        return value
+        return NO_CLIENT_CERT if value == REQUEST else value
 
     return Scalar(convert, " | ".join(words))
 

@@ -45,6 +45,7 @@ from exporter.model.gateway import (
     GatewayState,
 )
 from exporter.model.node import (
+    AccessState,
     DaemonState,
     Economics,
     GpuAssignment,
@@ -111,6 +112,7 @@ __all__ = [
     "NVML",
     "UNRATED",
     "WHOLE_GPU",
+    "AccessState",
     "Backend",
     "BackendLoad",
     "CardFacts",

@@ -81,10 +81,19 @@ class SourceReason(NamedTuple):
     reason: str
 
 
+class AccessState(Struct, frozen=True, kw_only=True):
+    """The web configuration in use, and who was not admitted by it; None and empty where it does not say."""
+
+    last_load_successful: bool = True
+    certificate_expires: float | None = None  # Unix time
+    handshake_failures: int | None = None
+    authentication_failures: Mapping[str, int] = EMPTY  # reason → count
+
+
 class DaemonState(Struct, frozen=True, kw_only=True):
     """The daemon's own state."""
 
-    config_reload_successful: bool = True
+    config_reload_successful: bool = True  # and the web configuration's
     config_reload_unix_time: float | None = None
     loop_restarts: Mapping[str, int] = EMPTY  # loop → count
     dropped_series: int = 0  # beyond the hard cap, or not finite
@@ -92,6 +101,7 @@ class DaemonState(Struct, frozen=True, kw_only=True):
     parse_warnings: Mapping[SourceReason, int] = EMPTY  # skipped lines
     discovery_limits: frozenset[str] = frozenset()  # reached: targets, processes, descriptors, sockets
     unassigned: Mapping[str, str] = EMPTY  # replica → why no GPU was found
+    access: AccessState = field(default_factory=AccessState)
 
 
 class ModelSignal(NamedTuple):

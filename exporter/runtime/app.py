@@ -23,7 +23,7 @@ from exporter.http.server.routes import routes
 from exporter.http.server.web_page import WebPage
 from exporter.log_writer import stderr_writer
 from exporter.logs import log_event, log_exception
-from exporter.model import CardState, Economics, GpuAssignment, Outcome, ReplicaState, Snapshot
+from exporter.model import EMPTY, AccessState, CardState, Economics, GpuAssignment, Outcome, ReplicaState, Snapshot
 from exporter.render.dcgm_pages import DcgmPageStore, hostname
 from exporter.render.pages import PageStore
 from exporter.runtime.assignment import AssignmentWatcher
@@ -40,6 +40,7 @@ from exporter.sources import process_metrics
 from exporter.web.history import NodeHistory
 
 if TYPE_CHECKING:
+    from exporter.http.server.access_control import AccessControl
     from exporter.http.server.web_config import WebConfigFile
 
 logger = logging.getLogger(__name__)
@@ -103,6 +104,7 @@ class App:
         )
         self.listener: HttpServer | None = None
         self.web_config: WebConfigFile | None = None
+        self.access: AccessControl | None = None
         self.agent_check: AgentCheckServer | None = None
 
     def _make_cards(self, driver: Driver) -> CardSource | None:
@@ -138,6 +140,7 @@ class App:
             dropped_series=lambda: self.pages.dropped,
             dropped_log_lines=lambda: stderr_writer.dropped,
             discovery_limits=lambda: self.discovery.limits | self.assignments.limits,
+            access=self._access_state,
             clock=self._clock,
             unix_now=self._unix_now,
         )
@@ -150,13 +153,14 @@ class App:
         Raise ListenError when it cannot be bound, and SettingsError when the web configuration is bad.
         """
         address = self.settings.listen
-        access = None
         if self.settings.web_config_file is not None:
-            from exporter.http.server.web_config import WebConfigFile  # noqa: PLC0415 - most nodes have none
+            from exporter.http.server.access_control import AccessControl  # noqa: PLC0415 - most nodes have none
+            from exporter.http.server.web_config import WebConfigFile  # noqa: PLC0415
 
-            self.web_config = WebConfigFile(self.settings.web_config_file)
+            self.web_config = WebConfigFile(self.settings.web_config_file, notify=self._notify)
             self.web_config.start()
-            access = self.web_config.current
+            open_paths = ("/-/healthy", "/-/ready") if self.settings.unauthenticated_health else ()
+            self.access = AccessControl(self.web_config.current, open_paths=open_paths)
         handler = routes(
             self.pages,
             self.publisher,
@@ -171,7 +175,7 @@ class App:
             address.port,
             handler,
             ServerLimits(connections=max_connections(ServerLimits().connections)),
-            access=access,
+            access=self.access,
         )
         if agent := self.settings.agent_check:
             self.agent_check = AgentCheckServer(agent.host, agent.port, lambda: self.publisher.snapshot, self._clock)
@@ -243,6 +247,17 @@ class App:
     def _assignment(self) -> Assignment:
         """Return the assignment without replicas that have gone since the last refresh, which may itself hang."""
         return self.assignments.assignment.among({engine.name for engine in self.pollers.replicas})
+
+    def _access_state(self) -> AccessState:
+        if self.web_config is None or self.access is None:
+            return AccessState()
+        access = self.web_config.current()
+        return AccessState(
+            last_load_successful=self.web_config.last_load_successful,
+            certificate_expires=access.certificate_expires,
+            handshake_failures=self.access.handshake_failures if access.context is not None else None,
+            authentication_failures=dict(self.access.authentication_failures) if access.users else EMPTY,
+        )
 
     def _loop_restarts(self) -> Mapping[str, int]:
         served = self.listener.loop_restarts if self.listener is not None else 0

@@ -20,6 +20,7 @@ from exporter.derive.variance import variance_breakdowns
 from exporter.driver.daemon.source import CardsView
 from exporter.logs import log_exception
 from exporter.model import (
+    AccessState,
     CardState,
     DaemonState,
     Economics,
@@ -89,6 +90,7 @@ class Publisher:
         dropped_series: Callable[[], int] = lambda: 0,
         dropped_log_lines: Callable[[], int] = lambda: 0,
         discovery_limits: Callable[[], frozenset[str]] = frozenset,
+        access: Callable[[], AccessState] = AccessState,
         clock: Callable[[], float] = time.monotonic,
         unix_now: Callable[[], float] = time.time,
     ) -> None:
@@ -110,6 +112,7 @@ class Publisher:
         self._loop_restarts = loop_restarts
         self._dropped_series, self._dropped_log_lines = dropped_series, dropped_log_lines
         self._discovery_limits = discovery_limits
+        self._access = access
         self._links = TopologyTracker()
         self._clock, self._unix_now = clock, unix_now
         self._wake, self._stopping = threading.Event(), threading.Event()
@@ -170,8 +173,9 @@ class Publisher:
         restarts["publisher"] = self._restarts
         restarts["engines"] = sum(source.loop_restarts for source in replicas)
         restarts["gateways"] = sum(source.loop_restarts for source in gateways)
+        access = self._access()
         return DaemonState(
-            config_reload_successful=self.reload_successful,
+            config_reload_successful=self.reload_successful and access.last_load_successful,
             config_reload_unix_time=self.reload_unix_time,
             loop_restarts=restarts,
             dropped_series=self._dropped_series(),
@@ -183,6 +187,7 @@ class Publisher:
             },
             discovery_limits=self._discovery_limits(),
             unassigned=assignment.unassigned,
+            access=access,
         )
 
     def publish_once(self) -> None:

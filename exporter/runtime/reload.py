@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from exporter.config.settings import Settings
 
-AT_START = ("listen", "web_config_file", "agent_check", "gpu.enabled", "web_page")
+AT_START = ("listen", "web_config_file", "unauthenticated_health", "agent_check", "gpu.enabled", "web_page")
 
 
 def waiting(begun: Settings, settings: Settings) -> list[str]:

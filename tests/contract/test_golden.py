@@ -19,6 +19,7 @@ from exporter.driver.nvml.gpu import GpuReader
 from exporter.driver.nvml.library import initialise, open_card
 from exporter.driver.nvml.topology import TopologyReader
 from exporter.model import (
+    AccessState,
     CardFacts,
     CardReading,
     CardState,
@@ -259,6 +260,12 @@ def test_a_replica_and_a_gpu_that_are_down_give_the_same_page_as_ever(golden):
             loop_restarts={"publisher": 1},
             dropped_series=7,
             discovery_limits=frozenset({"targets", "processes"}),
+            access=AccessState(
+                last_load_successful=False,
+                certificate_expires=1.8e9,
+                handshake_failures=2,
+                authentication_failures={"missing": 1, "wrong": 3, "limited": 0},
+            ),
         ),
     )
     golden("down.prom", rendered(Diagnosis().judge(snapshot)))

@@ -11,8 +11,6 @@ return ``DeferredResponse`` for what may take longer.
 from __future__ import annotations
 
 import errno
-import functools
-import ipaddress
 import logging
 import selectors
 import socket
@@ -29,8 +27,7 @@ from exporter.logs import Field, log_event, log_exception
 from exporter.threads import Thread
 
 if TYPE_CHECKING:
-    from exporter.http.server.basic_auth import Authenticator
-    from exporter.http.server.web_config import Access
+    from exporter.http.server.access_control import AccessControl
 
 __all__ = ["DeferredResponse", "HttpServer", "Request", "RequestHandler", "Response", "ServerLimits"]
 
@@ -43,7 +40,7 @@ _LOG_INTERVAL = 60.0  # seconds between two log lines of one event
 class HttpServer:
     """An HTTP/1.1 server on ``host``:``port``; port 0 picks a free one, ``::`` listens on IPv4 as well.
 
-    ``access`` returns who may read, and how, as of now; None is plain HTTP for everybody.
+    ``access`` decides who may read, and how; None is plain HTTP for everybody.
     Binds at once and raises ListenError when the address cannot be had; serves between ``start`` and ``stop``.
     The counters only rise, are written by the loop's thread alone, and may be read from any.
     """
@@ -56,7 +53,7 @@ class HttpServer:
         limits: ServerLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
         *,
-        access: Callable[[], Access] | None = None,
+        access: AccessControl | None = None,
     ) -> None:
         self.accepted = 0  # connections
         self.refused = 0  # connections closed because all were in use
@@ -68,7 +65,6 @@ class HttpServer:
         self._limits = limits or ServerLimits()
         self._clock = clock
         self._access = access
-        self._authenticator: Authenticator | None = None
         self._connections: dict[ServerConnection, int] = {}  # → the interest registered with the selector
         self._accept_at: float | None = None  # while accepting is paused: when to try again
         self._quiet_until: dict[str, float] = {}
@@ -243,23 +239,9 @@ class HttpServer:
         self._advance(connection, selector)  # the request is usually there already
 
     def _connect(self, sock: socket.socket, peer: str) -> ServerConnection:
-        """Return the connection of a new client, under the access rules of now."""
-        now = self._clock()
-        access = self._access() if self._access is not None else None
-        if access is None:
-            return ServerConnection(sock, self._handle, self._limits, now)
-        handler = functools.partial(self._handle_with_access, peer)
-        connection: ServerConnection
-        if access.context is None:
-            connection = ServerConnection(sock, handler, self._limits, now)
-        else:
-            from exporter.http.server.tls import TlsServerConnection  # noqa: PLC0415 - most nodes need no TLS here
-
-            connection = TlsServerConnection(
-                sock, handler, self._limits, now, context=access.context, allowed_sans=access.allowed_sans
-            )
-        connection.access, connection.headers = access, access.headers
-        return connection
+        if self._access is None:
+            return ServerConnection(sock, self._handle, self._limits, self._clock())
+        return self._access.connect(sock, peer, self._handle, self._limits, now=self._clock(), wake=self._wake_loop)
 
     def _evict(self, selector: selectors.BaseSelector) -> bool:
         """Close one connection: one that has had its last response, else the one that has kept us waiting longest."""
@@ -287,7 +269,7 @@ class HttpServer:
     def _advance(self, connection: ServerConnection, selector: selectors.BaseSelector) -> None:
         """Serve one connection; a failure costs this connection only."""
         if self._access is not None:
-            connection.last = connection.access is not self._access()
+            connection.last = not self._access.is_current(connection)
         try:
             connection.advance(self._clock())
         except OSError:  # the client is gone or was not admitted, which is no error
@@ -316,22 +298,6 @@ class HttpServer:
         else:
             selector.modify(connection.sock, interest, connection)
 
-    def _handle_with_access(self, peer: str, request: Request) -> Response | DeferredResponse:
-        """Handle a request of a user that may make it; where there are no users, of everybody."""
-        users = self._access().users if self._access is not None else None
-        if not users:
-            return self._handle(request)
-        if self._authenticator is None:
-            from exporter.http.server.basic_auth import Authenticator  # noqa: PLC0415 - most nodes have no users
-
-            self._authenticator = Authenticator()
-        response = self._authenticator.authenticate(
-            request, _peer_network(peer), users, functools.partial(self._handle, request)
-        )
-        if isinstance(response, DeferredResponse):
-            response.add_done_callback(self._wake_loop)
-        return response
-
     def _handle(self, request: Request) -> Response | DeferredResponse:
         try:
             response = self._handler(request)
@@ -354,15 +320,6 @@ class HttpServer:
             return False
         self._quiet_until[event] = now + _LOG_INTERVAL
         return True
-
-
-def _peer_network(host: str) -> str:
-    """Return what one client has at most one of: an IPv4 address, or the /64 of an IPv6 address."""
-    address = ipaddress.ip_address(host.partition("%")[0])
-    if isinstance(address, ipaddress.IPv4Address):
-        return host
-    mapped = address.ipv4_mapped
-    return str(mapped) if mapped is not None else str(ipaddress.ip_network((address, 64), strict=False))
 
 
 def _bind(host: str, port: int, backlog: int) -> socket.socket:

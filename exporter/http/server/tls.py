@@ -10,7 +10,7 @@ import contextlib
 import ipaddress
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from selectors import EVENT_READ, EVENT_WRITE
 
 from exporter.http.server.connection import RequestHandler, ServerConnection, ServerLimits
@@ -34,13 +34,22 @@ def _normal(address: str) -> str:
         return address
 
 
+def _reason(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLEOFError):
+        return ""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    return (error.reason or "protocol error").replace("_", " ").lower()
+
+
 class TlsServerConnection(ServerConnection):
     """A client that speaks TLS.  Takes over ``sock``, also when it raises OSError because the client is gone.
 
     ``allowed_sans``: of which the certificate of a client that has one must have at least one; empty allows all.
+    ``on_failure`` is called with why a handshake failed, "" where the client only went, as a port check does.
     """
 
-    __slots__ = ("_allowed_sans", "_shaking")
+    __slots__ = ("_allowed_sans", "_on_failure", "_shaking")
 
     sock: ssl.SSLSocket
 
@@ -53,10 +62,11 @@ class TlsServerConnection(ServerConnection):
         *,
         context: ssl.SSLContext,
         allowed_sans: frozenset[str] = frozenset(),
+        on_failure: Callable[[str], None] = lambda _: None,
     ) -> None:
         secured = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         super().__init__(secured, handler, limits, now)
-        self._allowed_sans = allowed_sans
+        self._allowed_sans, self._on_failure = allowed_sans, on_failure
         self._shaking = True
 
     def advance(self, now: float) -> None:
@@ -73,15 +83,20 @@ class TlsServerConnection(ServerConnection):
     def _shake(self) -> None:
         try:
             self.sock.do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
         except ssl.SSLError as error:
             if error.reason == "HTTP_REQUEST":
                 response = text_response(400, "this port speaks HTTPS; write https://")
                 with contextlib.suppress(OSError):
                     socket.socket.send(self.sock, format_head(response, keep=False) + response.body)
+            self._on_failure(_reason(error))
             raise
         certificate = self.sock.getpeercert() if self._allowed_sans else None
         if certificate and not subject_names(certificate) & self._allowed_sans:
-            raise ssl.SSLError(0, "the client's certificate has none of client_allowed_sans")
+            reason = "the client's certificate has none of client_allowed_sans"
+            self._on_failure(reason)
+            raise ssl.SSLError(0, reason)
         self._shaking = False
         self.interest = EVENT_READ
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
+import re
 import ssl
 from collections.abc import Iterator
 
+from exporter.config.files import read_text
+from exporter.config.parsers import Invalid
 from exporter.config.web import (
     CURVES,
     NO_CLIENT_CERT,
@@ -55,3 +59,41 @@ def _refusing(name: str, origin: str) -> Iterator[None]:
         else:
             reason = getattr(error, "strerror", None) or type(error).__name__
         raise SettingsError([Problem(f"tls_server_config.{name}", f"cannot be used: {reason}")], origin) from None
+
+
+_CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+_VERSION_TAG, _UTC_TIME = 0xA0, 0x17
+
+
+def certificate_expires(path: str) -> float | None:
+    """Return the Unix time at which the first certificate of a PEM file ends; None where that cannot be read.
+
+    Python's ssl module shows certificates of the other side only.
+    """
+    try:
+        match = _CERTIFICATE.search(read_text(path))
+        if match is None:
+            return None
+        certificate = _elements(ssl.PEM_cert_to_DER_cert(match[0]))[0][1]
+        fields = [field for field in _elements(_elements(certificate)[0][1]) if field[0] != _VERSION_TAG]
+        _serial, _algorithm, _issuer, (_, validity), *_ = fields
+        tag, text = _elements(validity)[1]
+        digits = text.decode("ascii")
+        if tag == _UTC_TIME:  # two digits of the year: from 1950 to 2049, says RFC 5280
+            digits = ("19" if digits >= "50" else "20") + digits
+        return dt.datetime.strptime(digits, "%Y%m%d%H%M%SZ").replace(tzinfo=dt.timezone.utc).timestamp()
+    except (Invalid, ValueError, IndexError):
+        return None
+
+
+def _elements(der: bytes) -> list[tuple[int, bytes]]:
+    """Return tags and contents of what stands in a row in DER."""
+    found, at = [], 0
+    while at < len(der):
+        tag, length, at = der[at], der[at + 1], at + 2
+        if length & 0x80:
+            size = length & 0x7F
+            length, at = int.from_bytes(der[at : at + size], "big"), at + size
+        found.append((tag, der[at : at + length]))
+        at += length
+    return found

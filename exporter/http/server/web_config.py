@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -31,50 +32,61 @@ if TYPE_CHECKING:
     from exporter.config.web import TlsServerSettings
 
 INTERVAL = 1.0  # seconds between two looks at the files
+RETRY_LOOKS = 10  # until a file that was refused is tried again although nothing is seen to change
 
 _log = logging.getLogger(__name__)
 
-_Stamp = tuple[int, int, int, int]
+_Stamp = tuple[int, int, int, int, int]
 
 
 class Access(Struct, frozen=True, kw_only=True):
     """Who may read, and how; ``context`` None is plain HTTP, without ``users`` everybody may."""
 
     context: ssl.SSLContext | None = None
+    certificate_expires: float | None = None  # Unix time
     allowed_sans: frozenset[str] = frozenset()
     users: Mapping[str, str] = EMPTY
     headers: tuple[tuple[str, str], ...] = ()
-    files: tuple[str, ...] = ()  # that it was made from
+    files: tuple[tuple[str, _Stamp | None], ...] = ()  # that it was made from, as they were before they were read
+
+    @property
+    def restricts(self) -> bool:
+        """True where not everybody may read in plain text."""
+        return self.context is not None or bool(self.users)
 
 
 def read_access(path: str) -> Access:
     """Read a web configuration and the files that it names.  Raises SettingsError with lines."""
+    files = [(path, _stamp(path))]
     try:
         text = read_text(path)
     except Invalid as invalid:
         raise SettingsError([Problem("", str(invalid))], path) from None
     settings = web.parse(text, path, base=os.path.dirname(os.path.abspath(path)))
     tls = settings.tls_server_config
+    if tls is not None:
+        named = (tls.cert_file, tls.key_file, tls.client_ca_file)
+        files += [(name, _stamp(name)) for name in named if name is not None]
     try:
-        context = None if tls is None else _context(tls, path)
+        context, expires = (None, None) if tls is None else _context(tls, path)
     except SettingsError as error:
         raise _with_lines(error, text) from None
-    named = () if tls is None else (tls.cert_file, tls.key_file, tls.client_ca_file)
     headers = settings.http_server_config.headers
     return Access(
         context=context,
+        certificate_expires=expires,
         allowed_sans=frozenset() if tls is None else frozenset(tls.client_allowed_sans),
         users=settings.basic_auth_users,
         # Every response has X-Content-Type-Options already, and an empty value means no header.
         headers=tuple((name, value) for name, value in headers.items() if value and name != "X-Content-Type-Options"),
-        files=(path, *(name for name in named if name is not None)),
+        files=tuple(files),
     )
 
 
-def _context(tls: TlsServerSettings, origin: str) -> ssl.SSLContext:
-    from exporter.http.server.tls_context import server_context  # noqa: PLC0415 - ssl takes 10 ms to import
+def _context(tls: TlsServerSettings, origin: str) -> tuple[ssl.SSLContext, float | None]:
+    from exporter.http.server import tls_context  # noqa: PLC0415 - ssl takes 10 ms to import
 
-    return server_context(tls, origin)
+    return tls_context.server_context(tls, origin), tls_context.certificate_expires(tls.cert_file)
 
 
 def _with_lines(error: SettingsError, text: str) -> SettingsError:
@@ -86,17 +98,35 @@ def _with_lines(error: SettingsError, text: str) -> SettingsError:
 
 
 class WebConfigFile:
-    """The newest usable content of a web configuration file.  Raises SettingsError when it is bad at the start."""
+    """The newest usable content of a web configuration file.  Raises SettingsError when it is bad at the start.
 
-    def __init__(self, path: str, *, interval: float = INTERVAL, read: Callable[[str], Access] = read_access) -> None:
+    ``notify`` is called after each attempt to read it again.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        interval: float = INTERVAL,
+        read: Callable[[str], Access] = read_access,
+        notify: Callable[[], None] = lambda: None,
+    ) -> None:
         self._path = path
         self._interval = interval
         self._read = read
+        self._notify = notify
         self.access = read(path)
-        self._stamps = self._look()
+        self._tried = self._after_load(self.access)
+        self._idle_looks = 0  # since the last attempt
+        self._error = ""
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._thread = Thread(self._run, name="web-config")
+
+    @property
+    def last_load_successful(self) -> bool:
+        """False while the file, or one that it names, cannot be used and an older content is in force."""
+        return not self._error
 
     def current(self) -> Access:
         """Return the newest usable content, the same object until it changes."""
@@ -110,47 +140,62 @@ class WebConfigFile:
         """Follow no more changes."""
         self._stopping.set()
 
-    def _look(self) -> tuple[_Stamp | None, ...]:
-        return tuple(_stamp(path) for path in self.access.files)
-
     def _run(self) -> None:
-        before = self._stamps
+        before = self._look()
         while not self._stopping.wait(self._interval):
-            before = self._follow(before)
-
-    def _follow(self, before: tuple[_Stamp | None, ...]) -> tuple[_Stamp | None, ...]:
-        """Look once; return what was seen."""
-        try:
             seen = self._look()
             # Only once nothing has changed for an interval: certificate and key are replaced one after the other.
-            if seen == before and seen != self._stamps:
+            if seen == before:
                 self.refresh()
-                seen = self._look()
-        except Exception:
-            log_exception(_log, "web_config_failed", "the previous web configuration stays in use")
-            return before
-        return seen
+            before = seen
 
-    def refresh(self) -> bool:
-        """Read the file again if it or a file that it names has changed; return whether it can be used."""
+    def _look(self) -> tuple[_Stamp | None, ...]:
+        return tuple(_stamp(path) for path, _ in self.access.files)
+
+    def refresh(self) -> None:
+        """Read the file again if it or a file that it names has changed.  Raises nothing."""
         with self._lock:
-            stamps = self._look()
-            return stamps == self._stamps or self._refresh(stamps)
+            seen = self._look()
+            self._idle_looks += 1
+            # A refused file may name files that are not followed, so it is tried again without a change.
+            if seen == self._tried and (not self._error or self._idle_looks < RETRY_LOOKS):
+                return
+            self._idle_looks = 0
+            self._tried = seen
+            try:
+                access = self._read(self._path)
+                self._check_protects(access)
+            except SettingsError as error:
+                self._refuse("; ".join(map(str, error.problems)))
+            except Exception as error:
+                if self._error != repr(error):
+                    log_exception(_log, "web_config_failed", "the previous web configuration stays in use")
+                self._error = repr(error)
+            else:
+                self.access, self._error = access, ""
+                self._tried = self._after_load(access)
+                tls = access.context is not None
+                log_event(_log, logging.INFO, "web_config_reloaded", users=len(access.users), tls=tls)
+        self._notify()
 
-    def _refresh(self, stamps: tuple[_Stamp | None, ...]) -> bool:
-        try:
-            access = self._read(self._path)
-        except SettingsError as error:
-            self._stamps = stamps
-            problems = "; ".join(map(str, error.problems))
+    def _check_protects(self, access: Access) -> None:
+        """Raise SettingsError for a file that was emptied, or it would open the endpoint to everybody."""
+        if self.access.restricts and not access.restricts:
+            message = "has neither TLS nor users any more; restart the daemon to serve everybody"
+            raise SettingsError([Problem("", message)], self._path)
+
+    def _refuse(self, problems: str) -> None:
+        if self._error != problems:
             msg = "the web configuration is invalid; the previous one stays in use"
             log_event(_log, logging.ERROR, "web_config_refused", msg, error=problems)
-            return False
-        same_files = access.files == self.access.files
-        self.access = access
-        self._stamps = stamps if same_files else self._look()
-        log_event(_log, logging.INFO, "web_config_reloaded", users=len(access.users), tls=access.context is not None)
-        return True
+        self._error = problems
+
+    @staticmethod
+    def _after_load(access: Access) -> tuple[_Stamp | None, ...]:
+        if access.certificate_expires is not None and access.certificate_expires < time.time():
+            msg = "the certificate has expired; clients that verify it refuse it"
+            log_event(_log, logging.WARNING, "certificate_expired", msg, file=access.files[1][0])
+        return tuple(stamp for _, stamp in access.files)
 
 
 def _stamp(path: str) -> _Stamp | None:
@@ -159,4 +204,5 @@ def _stamp(path: str) -> _Stamp | None:
         status = os.stat(path)
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
+    # The time of the last change of status as well: permissions may be what was wrong.
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino, status.st_dev

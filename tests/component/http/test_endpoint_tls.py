@@ -5,13 +5,11 @@ import os
 import shutil
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ import pytest
 
 from exporter.errors import EndpointError
 from exporter.http.client.client import HttpClient, Target
+from tests.support.certificates import CONFIGURATION, Keys
 from tests.support.endpoint_probe import SLACK, D, failure, fetch
 from tests.support.malicious_pages import PAGE
 from tests.support.malicious_server import MaliciousServer
@@ -30,67 +29,6 @@ if shutil.which("openssl") is None and os.environ.get("CI") != "true":
     pytest.skip("the openssl command makes the certificates and is not installed", allow_module_level=True)
 
 EXPIRES = float(calendar.timegm((2048, 1, 2, 3, 4, 5)))
-
-CONFIGURATION = """
-[req]
-distinguished_name = name
-[name]
-[ca]
-default_ca = authority
-[authority]
-new_certs_dir = .
-database = index
-rand_serial = yes
-default_md = sha256
-policy = any
-[any]
-commonName = supplied
-[root]
-basicConstraints = critical,CA:TRUE
-keyUsage = critical,keyCertSign,cRLSign
-subjectKeyIdentifier = hash
-[here]
-subjectAltName = IP:127.0.0.1,DNS:localhost
-authorityKeyIdentifier = keyid
-[elsewhere]
-subjectAltName = DNS:other.example,IP:192.0.2.1
-authorityKeyIdentifier = keyid
-"""
-
-
-@dataclass(frozen=True)
-class Keys:
-    """A folder with an authority (ca.pem) and certificates of it."""
-
-    folder: Path
-
-    def path(self, name: str) -> str:
-        return str(self.folder / name)
-
-    def openssl(self, *arguments: str) -> None:
-        done = subprocess.run(
-            ["openssl", *arguments], cwd=self.folder, capture_output=True, text=True, timeout=60, check=False
-        )
-        assert done.returncode == 0, done.stderr
-
-    def key(self, name: str) -> None:
-        self.openssl("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", f"{name}.key")
-
-    def authority(self, name: str) -> None:
-        self.key(name)
-        self.openssl(
-            *("req", "-x509", "-config", "conf", "-extensions", "root", "-key", f"{name}.key", "-days", "30"),
-            *("-subj", f"/CN={name}", "-out", f"{name}.pem"),
-        )
-
-    def certificate(self, name: str, ca: str, names: str, start: str, end: str) -> None:
-        self.key(name)
-        self.openssl("req", "-new", "-config", "conf", "-key", f"{name}.key", "-subj", f"/CN={name}", "-out", "csr")
-        self.openssl(
-            *("ca", "-batch", "-notext", "-config", "conf", "-extensions", names, "-in", "csr"),
-            *("-cert", f"{ca}.pem", "-keyfile", f"{ca}.key", "-out", f"{name}.pem"),
-            *("-startdate", start, "-enddate", end),
-        )
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ def test_the_variables_follow_from_the_record():
         "SHARDWATCH_AGENT_CHECK",
         "SHARDWATCH_WEB_PAGE",
         "SHARDWATCH_LISTEN",
+        "SHARDWATCH_UNAUTHENTICATED_HEALTH",
         "SHARDWATCH_GPU_ENABLED",
         "SHARDWATCH_GPU_INTERVAL",
         "SHARDWATCH_GPU_DEADLINE",
