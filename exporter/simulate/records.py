@@ -6,7 +6,7 @@ seconds after the start of the simulated node; sizes are bytes, tokens or blocks
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ FAULTS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Symptom:
     """A line of the metrics endpoint that shows what a scenario is about.
 
@@ -132,8 +132,9 @@ class Symptom:
     """
 
     expr: str
-    within: float
     meaning: str
+    _: KW_ONLY
+    within: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,9 +35,9 @@ SCENARIOS = (
         ),
         expect=(
             Symptom(
-                expr='llm_kv_cache_hit_ratio{replica="chat-a",window="1m"} > 0.3',
+                'llm_kv_cache_hit_ratio{replica="chat-a",window="1m"} > 0.3',
+                "the prefix cache of chat-a answers for a good part of the prompt tokens",
                 within=30.0,
-                meaning="the prefix cache of chat-a answers for a good part of the prompt tokens",
             ),
         ),
     ),
@@ -51,9 +51,9 @@ SCENARIOS = (
         ),
         expect=(
             Symptom(
-                expr='gpu_idle_seconds_total{gpu="6"} > 10',
+                'gpu_idle_seconds_total{gpu="6"} > 10',
+                "GPU 6 and GPU 7 serve nothing, and their idle time is counted",
                 within=15.0,
-                meaning="GPU 6 and GPU 7 serve nothing, and their idle time is counted",
             ),
         ),
     ),
@@ -66,16 +66,8 @@ SCENARIOS = (
             ReplicaSpec(name="chat-b", model=LLAMA_70B, traffic=QUIET, ranks=LAST_FOUR),
         ),
         expect=(
-            Symptom(
-                expr='llm_requests_running{replica="chat-a"} == 0',
-                within=10.0,
-                meaning="no requests arrive",
-            ),
-            Symptom(
-                expr='gpu_idle_seconds_total{gpu="0"} > 10',
-                within=15.0,
-                meaning="all GPUs hold memory and idle",
-            ),
+            Symptom('llm_requests_running{replica="chat-a"} == 0', "no requests arrive", within=10.0),
+            Symptom('gpu_idle_seconds_total{gpu="0"} > 10', "all GPUs hold memory and idle", within=15.0),
         ),
     ),
     Scenario(
@@ -94,14 +86,12 @@ SCENARIOS = (
         ),
         expect=(
             Symptom(
-                expr='llm_cards_over_pcie{replica="chat"} == 1',
-                within=10.0,
-                meaning="the GPUs of the replica talk over PCIe",
+                'llm_cards_over_pcie{replica="chat"} == 1', "the GPUs of the replica talk over PCIe", within=10.0
             ),
             Symptom(
-                expr='llm_card_path_info{replica="chat",path="SYS"} == 1',
+                'llm_card_path_info{replica="chat",path="SYS"} == 1',
+                "and the slowest path crosses the CPU sockets",
                 within=10.0,
-                meaning="and the slowest path crosses the CPU sockets",
             ),
         ),
     ),
@@ -116,15 +106,11 @@ SCENARIOS = (
         faults=(Fault(kind="memory", gpu=5, at=20.0, ramp=40.0),),
         expect=(
             Symptom(
-                expr='gpu_memory_used_bytes{gpu="5"} > 84e9',
+                'gpu_memory_used_bytes{gpu="5"} > 84e9',
+                "the memory of GPU 5 is full while its neighbours have room",
                 within=45.0,
-                meaning="the memory of GPU 5 is full while its neighbours have room",
             ),
-            Symptom(
-                expr='llm_error_ratio{replica="chat-b",window="1m"} > 0.01',
-                within=60.0,
-                meaning="requests to chat-b fail",
-            ),
+            Symptom('llm_error_ratio{replica="chat-b",window="1m"} > 0.01', "requests to chat-b fail", within=60.0),
         ),
     ),
     Scenario(
@@ -134,21 +120,9 @@ SCENARIOS = (
         replicas=TWO_REPLICAS,
         faults=(Fault(kind="lost", gpu=6, at=30.0, ramp=8.0),),
         expect=(
-            Symptom(
-                expr='gpu_nvlink_links_down{gpu="6"} == 1',
-                within=5.0,
-                meaning="one NVLink of GPU 6 is down",
-            ),
-            Symptom(
-                expr='gpu_up{gpu="6"} == 0',
-                within=12.0,
-                meaning="GPU 6 is lost",
-            ),
-            Symptom(
-                expr='llm_frozen{replica="chat-b"} == 1',
-                within=40.0,
-                meaning="chat-b runs requests and generates nothing",
-            ),
+            Symptom('gpu_nvlink_links_down{gpu="6"} == 1', "one NVLink of GPU 6 is down", within=5.0),
+            Symptom('gpu_up{gpu="6"} == 0', "GPU 6 is lost", within=12.0),
+            Symptom('llm_frozen{replica="chat-b"} == 1', "chat-b runs requests and generates nothing", within=40.0),
         ),
     ),
     Scenario(
@@ -174,14 +148,14 @@ SCENARIOS = (
         ),
         expect=(
             Symptom(
-                expr='llm_rank_imbalance_max_to_mean_ratio{replica="chat",signal="generation_token_rate"} > 1.3',
+                'llm_rank_imbalance_max_to_mean_ratio{replica="chat",signal="generation_token_rate"} > 1.3',
+                "the busiest rank generates far more tokens than the mean",
                 within=60.0,
-                meaning="the busiest rank generates far more tokens than the mean",
             ),
             Symptom(
-                expr='gpu_utilization_spread_ratio{scope="replica",group="chat"} > 0.3',
+                'gpu_utilization_spread_ratio{scope="replica",group="chat"} > 0.3',
+                "utilisation falls from GPU 0 to GPU 7",
                 within=60.0,
-                meaning="utilisation falls from GPU 0 to GPU 7",
             ),
         ),
     ),
@@ -196,15 +170,11 @@ SCENARIOS = (
         ),
         expect=(
             Symptom(
-                expr='gpu_driver_info{driver_version="580.95.05"} == 1',
+                'gpu_driver_info{driver_version="580.95.05"} == 1',
+                "start a second node with --node 1 and compare: its driver is older",
                 within=10.0,
-                meaning="start a second node with --node 1 and compare: its driver is older",
             ),
-            Symptom(
-                expr='llm_engine_info{replica="chat-a",version="0.32.0"} == 1',
-                within=10.0,
-                meaning="so is its engine",
-            ),
+            Symptom('llm_engine_info{replica="chat-a",version="0.32.0"} == 1', "so is its engine", within=10.0),
         ),
     ),
     Scenario(
@@ -215,14 +185,12 @@ SCENARIOS = (
         faults=(Fault(kind="heat", gpu=2, at=20.0, strength=0.30),),
         expect=(
             Symptom(
-                expr='gpu_temperature_margin_celsius{gpu="2"} < 10',
-                within=60.0,
-                meaning="GPU 2 is close to thermal throttling",
+                'gpu_temperature_margin_celsius{gpu="2"} < 10', "GPU 2 is close to thermal throttling", within=60.0
             ),
             Symptom(
-                expr='gpu_straggler{gpu="2",replica="chat-a",cause="thermal"} == 1',
+                'gpu_straggler{gpu="2",replica="chat-a",cause="thermal"} == 1',
+                "the other GPUs of chat-a wait for GPU 2",
                 within=75.0,
-                meaning="the other GPUs of chat-a wait for GPU 2",
             ),
         ),
     ),
@@ -234,9 +202,9 @@ SCENARIOS = (
         faults=(Fault(kind="cap", gpu=5, at=20.0, strength=0.35),),
         expect=(
             Symptom(
-                expr='gpu_straggler{gpu="5",replica="chat-b",cause="power_cap"} == 1',
+                'gpu_straggler{gpu="5",replica="chat-b",cause="power_cap"} == 1',
+                "the other GPUs of chat-b wait for GPU 5",
                 within=20.0,
-                meaning="the other GPUs of chat-b wait for GPU 5",
             ),
         ),
     ),
@@ -248,9 +216,9 @@ SCENARIOS = (
         faults=(Fault(kind="brake", gpu=1, at=20.0, strength=0.7),),
         expect=(
             Symptom(
-                expr='gpu_straggler{gpu="1",replica="chat-a",cause="power_brake"} == 1',
+                'gpu_straggler{gpu="1",replica="chat-a",cause="power_brake"} == 1',
+                "the other GPUs of chat-a wait for GPU 1",
                 within=20.0,
-                meaning="the other GPUs of chat-a wait for GPU 1",
             ),
         ),
     ),
@@ -262,9 +230,9 @@ SCENARIOS = (
         faults=(Fault(kind="tenant", gpu=6, at=20.0, strength=0.35),),
         expect=(
             Symptom(
-                expr='gpu_straggler{gpu="6",replica="chat-b",cause="other_tenant"} == 1',
+                'gpu_straggler{gpu="6",replica="chat-b",cause="other_tenant"} == 1',
+                "the other GPUs of chat-b wait for GPU 6",
                 within=20.0,
-                meaning="the other GPUs of chat-b wait for GPU 6",
             ),
         ),
     ),
@@ -279,14 +247,12 @@ SCENARIOS = (
         faults=(Fault(kind="lanes", gpu=3, at=20.0, strength=0.25),),
         expect=(
             Symptom(
-                expr='gpu_straggler{gpu="3",replica="chat-a",cause="pcie"} == 1',
+                'gpu_straggler{gpu="3",replica="chat-a",cause="pcie"} == 1',
+                "the other GPUs of chat-a wait for GPU 3",
                 within=20.0,
-                meaning="the other GPUs of chat-a wait for GPU 3",
             ),
             Symptom(
-                expr='gpu_pcie_link_degraded{gpu="3"} == 1',
-                within=80.0,
-                meaning="the PCIe link of GPU 3 is below its rating",
+                'gpu_pcie_link_degraded{gpu="3"} == 1', "the PCIe link of GPU 3 is below its rating", within=80.0
             ),
         ),
     ),
@@ -302,19 +268,17 @@ SCENARIOS = (
         ),
         expect=(
             Symptom(
-                expr='llm_up{replica="code-sglang",engine="sglang"} == 1',
+                'llm_up{replica="code-sglang",engine="sglang"} == 1',
+                "SGLang is read with its own field table",
                 within=10.0,
-                meaning="SGLang is read with its own field table",
             ),
             Symptom(
-                expr='llm_up{replica="code-tgi",engine="tgi"} == 1',
-                within=10.0,
-                meaning="TGI is read with its own field table",
+                'llm_up{replica="code-tgi",engine="tgi"} == 1', "TGI is read with its own field table", within=10.0
             ),
             Symptom(
-                expr='llm_up{replica="code-ray",engine="ray_serve"} == 1',
+                'llm_up{replica="code-ray",engine="ray_serve"} == 1',
+                "Ray Serve is read with its own field table",
                 within=10.0,
-                meaning="Ray Serve is read with its own field table",
             ),
         ),
     ),
@@ -333,16 +297,8 @@ SCENARIOS = (
             ReplicaSpec(name="small", model=LLAMA_8B, traffic=Traffic(rate=1.5), ranks=((8,),), step_scale=2.2),
         ),
         expect=(
-            Symptom(
-                expr='gpu_mig_info{gpu="7:0",profile="3g.40gb"} == 1',
-                within=10.0,
-                meaning="GPU 7 has MIG instances",
-            ),
-            Symptom(
-                expr='gpu_sm_active_ratio{gpu="7:0"} > 0',
-                within=20.0,
-                meaning="its first instance works, the second idles",
-            ),
+            Symptom('gpu_mig_info{gpu="7:0",profile="3g.40gb"} == 1', "GPU 7 has MIG instances", within=10.0),
+            Symptom('gpu_sm_active_ratio{gpu="7:0"} > 0', "its first instance works, the second idles", within=20.0),
         ),
     ),
 )
