@@ -135,12 +135,17 @@ def _diagnose(command: argparse.ArgumentParser) -> None:
     add(
         "--language", "--lang", dest="lang", choices=("en", "zh"), default="en", help="language (default %(default)s)"
     )
-    add("--timeout", type=_seconds, default=5.0, metavar="SECONDS", help="for each node (default %(default)g)")
+    add(
+        "--timeout",
+        type=_seconds,
+        metavar="SECONDS",
+        help="for each node (default 5); how long the node is read where no daemon runs (default 8)",
+    )
     add(
         "--fail-on",
-        choices=("warning", "critical"),
+        choices=("warning", "critical", "verdict"),
         default="warning",
-        help="lowest severity that fails (default %(default)s)",
+        help="lowest severity that fails (default %(default)s); verdict: only a node that should get no jobs",
     )
     add("--ca-file", metavar="FILE", help="authorities of https:// URLs (default: the system's)")
     add("--cert-file", metavar="FILE", help="client certificate (default none)")

@@ -116,14 +116,15 @@ DIAGNOSE = CommandHelp(
     summary="diagnose one or many nodes: what is wrong, the evidence, and what to do",
     description=(
         "Ask the daemons at the given addresses what they found, and print it in order of urgency: what users feel "
-        "first, its causes under it.  Without an address the daemon on this node is asked; where none runs, the node "
-        "is read for some seconds without one.  The exit codes are those of Nagios and Icinga plugins, and Slurm's "
-        "HealthCheckProgram."
+        "first, its causes under it.  Of several nodes each has a line, the worst first.  Without an address the "
+        "daemon on this node is asked; where none listens, the node is read for some seconds without one.  The exit "
+        "codes are those of Nagios and Icinga plugins."
     ),
     examples=(
         ("shardwatch check", "this node"),
         ("shardwatch check node1:9853 node2:9853", "two nodes"),
         ("shardwatch check --json --fail-on critical", "for programs; only critical findings fail"),
+        ("shardwatch check --fail-on verdict", "for schedulers: 2 if the GPUs of this node should get no jobs"),
         ("shardwatch check --ca-file ca.pem https://node1:9853", "over TLS"),
     ),
     files=(("FILE", "PEM certificates and keys, and a password in plain text; each is only read"),),
@@ -132,7 +133,7 @@ DIAGNOSE = CommandHelp(
         ("0", "healthy"),
         ("1", "a warning"),
         ("2", "critical"),
-        ("3", "unknown: a node does not answer, nothing could be read, or invalid usage"),
+        ("3", "unknown: a node does not answer, its data are not of now, nothing could be read, or invalid usage"),
     ),
 )
 

@@ -21,12 +21,15 @@ from exporter.derive.departed_ranks import DepartedTotals, merge
 from exporter.derive.ranks import common_bounds, on_bounds
 from exporter.derive.restarts import PageChange, RawCounters, as_baseline, compare, raw_counters
 from exporter.model import EMPTY, LATENCIES, EngineReading, Quantity, Stage
+from exporter.model.outcome import CLIENT_OUTCOMES
 
 _Key = TypeVar("_Key")
 
 FINISHED = "finished"
 RESPONSES = "responses"
 RETENTION = 300.0  # seconds
+_ABORTED = frozenset((Quantity.REQUESTS_ABORTED,))
+_4XX = frozenset(("4xx",))
 _NONE: frozenset[str] = frozenset()  # shared: a window keeps 65 of them, of 216 bytes each
 
 
@@ -205,9 +208,10 @@ def _sum_up(
     histograms, begun = _increased_histograms(totals, reading.at, change, stages)
     stalled = (  # work that is new on this page cannot have moved anything yet
         not (change.restarted or known.idle or _idle(reading))
-        and quantities is totals.quantities
-        and finished is totals.finished
-        and (responses is totals.responses or _served(responses) == _served(totals.responses))
+        and _only_clients_moved(quantities, totals.quantities, _ABORTED)
+        and _only_clients_moved(finished, totals.finished, CLIENT_OUTCOMES)
+        # A client that gives up on an engine that hangs leaves a response behind, in vLLM one with status 200.
+        and (Quantity.GENERATION_TOKENS in quantities or _only_clients_moved(responses, totals.responses, _4XX))
         and histograms is totals.histograms
         and not _other_stages_moved(change, stages)
         and reading.activity == known.activity
@@ -242,9 +246,11 @@ def _other_stages_moved(change: PageChange, stages: Collection[Stage]) -> bool:
     return False
 
 
-def _served(responses: Mapping[str, float]) -> dict[str, float]:
-    """Return the responses without 4xx: the HTTP server goes on rejecting requests while the engine hangs."""
-    return {status: number for status, number in responses.items() if status != "4xx"}
+def _only_clients_moved(
+    now: Mapping[_Key, float], before: Mapping[_Key, float], of_clients: Collection[_Key]
+) -> bool:
+    """Return whether nothing moved but counters that clients move, also while the engine hangs."""
+    return now is before or all(count == before.get(name) or name in of_clients for name, count in now.items())
 
 
 def _rank_totals(totals: Mapping[str, float], name: Quantity, change: PageChange) -> Mapping[str, float]:

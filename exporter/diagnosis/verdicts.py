@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from exporter.diagnosis import thresholds as limit
 from exporter.diagnosis.view import View
+from exporter.diagnosis.xid_meanings import meaning
 from exporter.model import CardState, ReplicaState, Signal, Snapshot
-from exporter.model.finding import Verdict, Verdicts, VerdictState
+from exporter.model.finding import NO_REPLICA_SERVES, Verdict, Verdicts, VerdictState
+from exporter.model.text import Text
 from exporter.model.xid_catalog import Class, describe
 
 NO_PROGRESS = "no_progress"  # the reason of a replica that has requests and does nothing
 _SERVE = Verdict(VerdictState.SERVE)
 # What a failed poll proves: nobody listens.  A timeout proves nothing, since a saturated engine answers late.
 _CERTAINLY_DOWN = frozenset({"refused"})
-_GPU_OUT = {"lost": "gpu_lost", "reset_required": "gpu_reset_required"}
+_GPU_OUT = {
+    "lost": ("gpu_lost", Text(" is lost", " 掉卡")),
+    "reset_required": ("gpu_reset_required", Text(" needs a reset", " 需要复位")),
+}
 
 
 def verdicts(snapshot: Snapshot) -> Verdicts:
@@ -24,20 +29,30 @@ def verdicts(snapshot: Snapshot) -> Verdicts:
 
 
 def _gpu(view: View, card: CardState) -> Verdict:
-    label = f"GPU {card.labels.gpu}"
+    label = _same(f"GPU {card.labels.gpu}")
     if card.status.reason in _GPU_OUT:
-        return Verdict(VerdictState.EJECT, _GPU_OUT[card.status.reason], f"{label}: {card.status.reason}")
+        reason, detail = _GPU_OUT[card.status.reason]
+        return Verdict(VerdictState.EJECT, reason, label + detail)
     if card.reading is None:
-        return Verdict(VerdictState.UNKNOWN, card.status.reason or "no_data", f"{label} has no fresh data")
+        detail = label + Text(" has no fresh data", " 没有最新数据")
+        return Verdict(VerdictState.UNKNOWN, card.status.reason or "no_data", detail)
     if card.reading.signals.get(Signal.ROW_REMAP_FAILED):
-        return Verdict(VerdictState.EJECT, "row_remap_failed", f"{label} cannot replace a defective memory row")
+        detail = label + Text(" cannot replace a defective memory row", " 无法替换损坏的显存行")
+        return Verdict(VerdictState.EJECT, "row_remap_failed", detail)
     for count in view.recent_xids(card.facts.uuid, limit.XID_RECENT_SECONDS):
         xid = describe(count.xid or 0)
         if xid.kind in (Class.RESET_CARD, Class.RESET_NODE):
-            return Verdict(VerdictState.DRAIN, f"xid_{xid.code}", f"{label} reported XID {xid.code}: {xid.action}")
+            detail = label + Text(f" reported XID {xid.code}: ", f" 报告 XID {xid.code}：") + meaning(xid.code)
+            return Verdict(VerdictState.DRAIN, f"xid_{xid.code}", detail)
     if card.reading.signals.get(Signal.ROW_REMAP_PENDING):
-        return Verdict(VerdictState.DRAIN, "row_remap_pending", f"{label} waits for a reset to replace a memory row")
+        detail = label + Text(" waits for a reset to replace a memory row", " 等待复位以替换显存行")
+        return Verdict(VerdictState.DRAIN, "row_remap_pending", detail)
     return _SERVE
+
+
+def _same(text: str) -> Text:
+    """Return a name that is the same in every language."""
+    return Text(text, text)
 
 
 def _replica(view: View, replica: ReplicaState, gpus: dict[str, Verdict]) -> Verdict:
@@ -48,29 +63,37 @@ def _replica(view: View, replica: ReplicaState, gpus: dict[str, Verdict]) -> Ver
     if not replica.status.up:
         return _unread(replica)
     if replica.frozen:
-        return Verdict(VerdictState.EJECT, NO_PROGRESS, f"{replica.name} has requests and makes no progress")
+        detail = _same(replica.name) + Text(" has requests and makes no progress", " 有请求但没有进展")
+        return Verdict(VerdictState.EJECT, NO_PROGRESS, detail)
     expires = replica.certificate_expires
     if expires is not None and expires - view.snapshot.unix_time < limit.CERTIFICATE_DRAIN_SECONDS:
-        return Verdict(VerdictState.DRAIN, "certificate", f"the certificate of {replica.name} ends within an hour")
+        name = replica.name
+        detail = Text(f"the certificate of {name} ends within an hour", f"{name} 的证书将在一小时内到期")
+        return Verdict(VerdictState.DRAIN, "certificate", detail)
     return next((found for found in below if found.state is VerdictState.DRAIN), _SERVE)
 
 
 def _unread(replica: ReplicaState) -> Verdict:
+    name = _same(replica.name)
     if replica.status.reason in _CERTAINLY_DOWN and replica.last_read_at is not None:
-        return Verdict(VerdictState.EJECT, "down", f"{replica.name} refuses connections")
-    return Verdict(VerdictState.UNKNOWN, replica.status.reason or "no_data", f"{replica.name} could not be read")
+        return Verdict(VerdictState.EJECT, "down", name + Text(" refuses connections", " 拒绝连接"))
+    detail = name + Text(" could not be read", " 无法读取")
+    return Verdict(VerdictState.UNKNOWN, replica.status.reason or "no_data", detail)
 
 
 def _node(snapshot: Snapshot, replicas: dict[str, Verdict], gpus: dict[str, Verdict]) -> Verdict:
+    """Return the node's verdict; its GPUs come first, since a scheduler drains for them and not for its engines."""
     reboot = next(
         (found for found in gpus.values() if found.state is VerdictState.EJECT or found.reason.startswith("xid_")),
         None,
     )
-    if replicas and all(found.state is VerdictState.EJECT for found in replicas.values()):
-        return Verdict(VerdictState.EJECT, "no_replica_serves", "no replica of this node can serve")
     if reboot is not None:
         return Verdict(VerdictState.DRAIN, reboot.reason, reboot.detail)
+    if replicas and all(found.state is VerdictState.EJECT for found in replicas.values()):
+        detail = Text("no replica of this node can serve", "本节点没有可服务的副本")
+        return Verdict(VerdictState.EJECT, NO_REPLICA_SERVES, detail)
     known = [found for found in (*replicas.values(), *gpus.values()) if found.state is not VerdictState.UNKNOWN]
     if not known or (snapshot.cards and all(found.state is VerdictState.UNKNOWN for found in gpus.values())):
-        return Verdict(VerdictState.UNKNOWN, "no_data", "nothing on this node could be read")
+        detail = Text("nothing on this node could be read", "本节点的数据均无法读取")
+        return Verdict(VerdictState.UNKNOWN, "no_data", detail)
     return _SERVE

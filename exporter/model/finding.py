@@ -92,12 +92,15 @@ class VerdictState(str, Enum):
     UNKNOWN = "unknown"  # never ejects
 
 
+NO_REPLICA_SERVES = "no_replica_serves"  # the only reason of a node that lies in its engines, not in its GPUs
+
+
 class Verdict(Struct, frozen=True):
     """``reason`` is a closed word, "" for serve; ``detail`` a sentence for people."""
 
     state: VerdictState
     reason: str = ""
-    detail: str = ""
+    detail: Text = Text("", "")
 
 
 class Verdicts(Struct, frozen=True, kw_only=True):

@@ -207,11 +207,11 @@ def node(snapshot: Snapshot, language: Language = Language.ENGLISH) -> NodeDocum
         api="v1",
         version=__version__,
         time=snapshot.unix_time,
-        verdict=verdict(snapshot.verdicts.node),
+        verdict=verdict(snapshot.verdicts.node, language),
         driver={} if driver is None else {name: getattr(driver, name) for name in driver.__struct_fields__},
         findings=tuple(finding(found, language) for found in snapshot.findings),
-        gpus=tuple(_gpu(snapshot, card) for card in snapshot.cards),
-        replicas=tuple(_replica(snapshot, replica) for replica in snapshot.replicas),
+        gpus=tuple(_gpu(snapshot, card, language) for card in snapshot.cards),
+        replicas=tuple(_replica(snapshot, replica, language) for replica in snapshot.replicas),
         gateways=tuple(_gateway(gateway) for gateway in snapshot.gateways),
         sources=tuple(
             HealthDocument(
@@ -232,20 +232,20 @@ def findings(snapshot: Snapshot, language: Language = Language.ENGLISH) -> Findi
     return FindingsDocument(api="v1", time=snapshot.unix_time, findings=found)
 
 
-def verdicts(snapshot: Snapshot) -> VerdictsDocument:
+def verdicts(snapshot: Snapshot, language: Language = Language.ENGLISH) -> VerdictsDocument:
     """Return the verdicts on node, replicas and GPUs."""
     return VerdictsDocument(
         api="v1",
         time=snapshot.unix_time,
-        node=verdict(snapshot.verdicts.node),
-        replicas={name: verdict(found) for name, found in snapshot.verdicts.replicas.items()},
-        gpus={uuid: verdict(found) for uuid, found in snapshot.verdicts.gpus.items()},
+        node=verdict(snapshot.verdicts.node, language),
+        replicas={name: verdict(found, language) for name, found in snapshot.verdicts.replicas.items()},
+        gpus={uuid: verdict(found, language) for uuid, found in snapshot.verdicts.gpus.items()},
     )
 
 
-def verdict(found: Verdict) -> VerdictDocument:
+def verdict(found: Verdict, language: Language = Language.ENGLISH) -> VerdictDocument:
     """Return one verdict."""
-    return VerdictDocument(state=found.state, reason=found.reason, detail=found.detail)
+    return VerdictDocument(state=found.state, reason=found.reason, detail=found.detail.in_(language))
 
 
 def finding(found: Finding, language: Language) -> FindingDocument:
@@ -275,7 +275,7 @@ def _evidence(item: Evidence, language: Language) -> EvidenceDocument:
     return EvidenceDocument(name=item.name, value=value, unit=item.unit, label=label)
 
 
-def _gpu(snapshot: Snapshot, card: CardState) -> GpuDocument:
+def _gpu(snapshot: Snapshot, card: CardState, language: Language) -> GpuDocument:
     facts, reading = card.facts, card.reading
     straggler = next((found for found in snapshot.stragglers.found if found.uuid == facts.uuid), None)
     known = snapshot.verdicts.gpus.get(facts.uuid)
@@ -284,7 +284,7 @@ def _gpu(snapshot: Snapshot, card: CardState) -> GpuDocument:
         gpu=card.labels.gpu,
         uuid=facts.uuid,
         up=card.status.up,
-        verdict=verdict(known)
+        verdict=verdict(known, language)
         if known is not None
         else VerdictDocument(state=VerdictState.UNKNOWN, reason="starting"),
         reason=card.status.reason,
@@ -313,7 +313,7 @@ def _gpu(snapshot: Snapshot, card: CardState) -> GpuDocument:
     )
 
 
-def _replica(snapshot: Snapshot, replica: ReplicaState) -> ReplicaDocument:
+def _replica(snapshot: Snapshot, replica: ReplicaState, language: Language) -> ReplicaDocument:
     known = snapshot.verdicts.replicas.get(replica.name)
     path = next((group.worst for group in snapshot.topology.groups if group.replica == replica.name), "")
     reading = replica.reading
@@ -322,7 +322,7 @@ def _replica(snapshot: Snapshot, replica: ReplicaState) -> ReplicaDocument:
         engine=replica.labels.engine,
         model=replica.labels.model,
         up=replica.status.up,
-        verdict=verdict(known)
+        verdict=verdict(known, language)
         if known is not None
         else VerdictDocument(state=VerdictState.UNKNOWN, reason="starting"),
         version=reading.version if reading is not None else "",

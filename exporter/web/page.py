@@ -39,7 +39,7 @@ def build(
         version=empty.version,
         language=empty.language,
         facts=tuple(_facts(snapshot, say)),
-        verdict=verdict_cell(snapshot.verdicts.node, say),
+        verdict=verdict_cell(snapshot.verdicts.node, language),
         unix_time=now,
         time=time.strftime("%H:%M:%S UTC", time.gmtime(now)),
         age=age,

@@ -15,7 +15,7 @@ from exporter.model.text import Language
 from exporter.web import values
 from exporter.web.history import P50, P99, flatten, gpu_label, kv_usage, latency, memory_ratio, shortest_window
 from exporter.web.model import Curve, Level, PageCell, PageColumn, PageRow, PageTable
-from exporter.web.texts import Words, words
+from exporter.web.texts import words
 from exporter.web.values import ABSENT, clean
 
 MAX_MATRIX = 16  # GPUs; of more, the pairs are counted by path
@@ -35,13 +35,17 @@ def severity_level(severity: Severity) -> Level:
     return _LEVELS.get(severity, Level.NONE)
 
 
-def verdict_cell(verdict: Verdict | None, say: Words) -> PageCell:
+def verdict_cell(verdict: Verdict | None, language: Language) -> PageCell:
     """Return a verdict with its reason."""
+    say = words(language)
     if verdict is None:
         return PageCell(say("unknown"), level=Level.UNKNOWN)
     detail = "" if verdict.state is VerdictState.SERVE else verdict.reason.replace("_", " ")
     return PageCell(
-        say(verdict.state.value), clean(detail), _VERDICTS[verdict.state], title=clean(verdict.detail, 200)
+        say(verdict.state.value),
+        clean(detail),
+        _VERDICTS[verdict.state],
+        title=clean(verdict.detail.in_(language), 200),
     )
 
 
@@ -126,7 +130,7 @@ class Tables:
         return PageRow(key=f"replica-{replica.name}", cells=cells, level=self._marks.get(replica.name, Level.NONE))
 
     def _replica_verdict(self, replica: ReplicaState) -> PageCell:
-        cell = verdict_cell(self._snapshot.verdicts.replicas.get(replica.name), self._say)
+        cell = verdict_cell(self._snapshot.verdicts.replicas.get(replica.name), self._language)
         if replica.status.up or cell.detail:
             return cell
         return PageCell(cell.text, clean(replica.status.reason.replace("_", " ")), cell.level, title=cell.title)
@@ -227,7 +231,7 @@ class Tables:
         uuid = card.facts.uuid
         verdict = self._snapshot.verdicts.gpus.get(uuid)
         if card.reading is None:
-            cell = verdict_cell(verdict, self._say)
+            cell = verdict_cell(verdict, self._language)
             reason = card.status.reason.replace("_", " ") or self._say("not_known")
             return PageCell(
                 clean(reason), cell.text, Level.CRITICAL if cell.level is Level.CRITICAL else Level.UNKNOWN
@@ -238,7 +242,7 @@ class Tables:
             slower = f" {straggler.slowdown:.2f}×" if straggler.slowdown is not None else ""
             return PageCell(self._say("straggler"), f"{cause}{slower}", Level.WARNING)
         if verdict is not None and verdict.state in (VerdictState.EJECT, VerdictState.DRAIN):
-            return verdict_cell(verdict, self._say)
+            return verdict_cell(verdict, self._language)
         waits = self._waits_for(uuid)
         if waits:
             return PageCell(self._say("waits"), self._say("waits_for").format(gpu=waits), Level.INFO)

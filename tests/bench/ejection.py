@@ -3,8 +3,9 @@
     python -m tests.bench.ejection http://127.0.0.1:8000=PID http://127.0.0.1:8001=PID [--model NAME]
 
 Each engine is an OpenAI-compatible server and the PID of the process to stop, for vLLM its EngineCore.  HAProxy spreads
-a steady load over them.  The second engine is stopped and continued, with Shardwatch and, at the end, without it; between,
-Shardwatch itself is stopped and killed, which must eject nothing by agent-check.
+a steady load over them.  With Shardwatch the second engine is stopped and continued, runs a tenth of the time, and is
+killed; with --restart, which starts it again, also until it is back.  Shardwatch itself is stopped, continued, killed and
+started again, which must eject nothing by agent-check.  Without Shardwatch: nothing, and the engine stopped.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -25,8 +27,8 @@ from pathlib import Path
 from compose.native.child import running
 
 ROOT = Path(__file__).parents[2]
-RATE = 4.0  # requests per second through HAProxy
-HUNG = 5.0  # seconds until a client gives up
+RATE = 2.0  # requests per second through HAProxy
+HUNG = 10.0  # seconds until a client gives up
 SERVERS = ("engine-0", "engine-1")
 CONFIG = """
 global
@@ -57,9 +59,9 @@ def free_port():
 class Load:
     """Requests at a steady rate, each with a thread; counts those that failed or hung."""
 
-    def __init__(self, port, model):
+    def __init__(self, port, model, tokens):
         self._url, self._body = f"http://127.0.0.1:{port}/v1/completions", json.dumps(
-            {"model": model, "prompt": "a b c", "max_tokens": 300, "ignore_eos": True}
+            {"model": model, "prompt": "a b c", "max_tokens": tokens, "ignore_eos": True}
         ).encode()  # fmt: skip
         self.sent, self.lost, self._over = 0, 0, threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -176,6 +178,44 @@ def stopped(load, proxy, pid, seconds):
     return out, proxy.wait(40 if out else 0.5, down=False), figures
 
 
+def slow(load, proxy, pid, seconds):
+    """Let the engine run a tenth of the time for so long; return what went down meanwhile, and the lost requests."""
+    sent, lost, begun, found = load.sent, load.lost, time.monotonic(), {}
+    try:
+        while time.monotonic() - begun < seconds:
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(0.9)
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.1)
+            for backend, _ in proxy.down():
+                found.setdefault(backend, time.monotonic() - begun)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    return found, {}, (load.sent - sent, load.lost - lost)
+
+
+def killed(load, proxy, pid, restart):
+    """Kill the engine and start it again; return when it was ejected and, after it answered again, when it was back."""
+    sent, lost = load.sent, load.lost
+    os.kill(pid, signal.SIGKILL)
+    out = proxy.wait(60, down=True)
+    figures = load.sent - sent, load.lost - lost
+    if not restart:
+        return out, {}, figures
+    subprocess.run(restart, shell=True, check=True, stdout=subprocess.DEVNULL)
+    return out, proxy.wait(60, down=False), figures
+
+
+def quiet(load, proxy, seconds):
+    """Wait; return what was down meanwhile, and the lost requests."""
+    sent, lost, begun, found = load.sent, load.lost, time.monotonic(), {}
+    while time.monotonic() - begun < seconds:
+        for backend, _ in proxy.down():
+            found.setdefault(backend, time.monotonic() - begun)
+        time.sleep(0.1)
+    return found, {}, (load.sent - sent, load.lost - lost)
+
+
 def row(case, out, back, figures):
     def seconds(found, name):
         return f"{found[name]:.1f}" if name in found else "-"
@@ -193,35 +233,33 @@ def main():
     parser.add_argument("engine", nargs=2, metavar="URL=PID")
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--seconds", type=float, default=45.0, help="how long the engine is stopped")
+    parser.add_argument("--tokens", type=int, default=100, help="of each request")
+    parser.add_argument("--restart", help="command that starts the second engine and waits until it answers")
     arguments = parser.parse_args()
     engines = [(url, int(pid)) for url, _, pid in (text.rpartition("=") for text in arguments.engine)]
-    front, daemon, agent = free_port(), free_port(), free_port()
+    pid, front, daemon, agent = engines[1][1], free_port(), free_port(), free_port()
     print(f"{'case':32} {'agent s':>7} {'http s':>7} {'back s':>7} {'http s':>7} requests lost")
     with tempfile.TemporaryDirectory(prefix="shardwatch-") as folder, contextlib.ExitStack() as stack:
         proxy = stack.enter_context(haproxy(folder, front, engines, daemon, agent))
-        load = stack.enter_context(Load(front, arguments.model))
-        time.sleep(2)
-        with shardwatch(folder, engines, daemon, agent):
-            time.sleep(10)
-            row("engine stopped, Shardwatch", *stopped(load, proxy, engines[1][1], arguments.seconds))
-            time.sleep(5)
+        load = stack.enter_context(Load(front, arguments.model, arguments.tokens))
+        time.sleep(5)
+        row("no Shardwatch", *quiet(load, proxy, 20))
+        row("no Shardwatch, engine stopped", *stopped(load, proxy, pid, arguments.seconds))
         with shardwatch(folder, engines, daemon, agent) as child:
-            time.sleep(10)  # until the HTTP check is up again
-            for signal_name in ("SIGSTOP", "SIGKILL"):
-                sent, lost = load.sent, load.lost
-                child.process.send_signal(getattr(signal, signal_name))
-                out = {backend: 0.0 for backend, _ in _watch(proxy, 10)}
-                row(f"Shardwatch {signal_name}", out, {}, (load.sent - sent, load.lost - lost))
+            time.sleep(30)  # until the requests that waited for the engine have ended
+            row("engine stopped", *stopped(load, proxy, pid, arguments.seconds))
+            time.sleep(20)
+            row("engine runs a tenth of the time", *slow(load, proxy, pid, 60))
+            time.sleep(20)
+            child.process.send_signal(signal.SIGSTOP)
+            row("Shardwatch stopped", *quiet(load, proxy, 10))
             child.process.send_signal(signal.SIGCONT)
-        row("engine stopped, no Shardwatch", *stopped(load, proxy, engines[1][1], 20))
-
-
-def _watch(proxy, seconds):
-    begun, found = time.monotonic(), set()
-    while time.monotonic() - begun < seconds:
-        found |= proxy.down()
-        time.sleep(0.1)
-    return found
+            row("Shardwatch continued", *quiet(load, proxy, 20))
+            child.process.send_signal(signal.SIGKILL)
+            row("Shardwatch killed", *quiet(load, proxy, 10))
+        with shardwatch(folder, engines, daemon, agent):
+            row("Shardwatch started again", *quiet(load, proxy, 20))
+            row("engine killed", *killed(load, proxy, pid, arguments.restart))
 
 
 if __name__ == "__main__":

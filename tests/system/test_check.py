@@ -47,12 +47,17 @@ def test_a_fault_is_an_exit_code_and_json(node):
 
 
 def test_many_nodes_have_a_line_each_and_one_that_is_away_is_unknown(node):
-    done = run(node, NOBODY)
-    heads = [line for line in done.stdout.splitlines() if not line.startswith(" ")]
-    assert [line.split()[:2] for line in heads] == [["CRITICAL", node], ["UNKNOWN", NOBODY]]
-    assert "GPU 6 is lost" in done.stdout
+    done = run(NOBODY, node)
+    heads, _, findings = done.stdout.partition("\n\n")
+    assert [line.split()[:2] for line in heads.splitlines()] == [["CRITICAL", node], ["UNKNOWN", NOBODY]]
+    assert "GPU 6 is lost" in findings
     assert (done.returncode, done.stderr, run(NOBODY).returncode) == (2, "", 3)
     assert "\x1b" not in done.stdout  # no terminal, no colours
+
+
+def test_a_scheduler_gets_the_verdict_of_the_node(node):
+    until(lambda: run("--fail-on", "verdict", node).returncode == 2)
+    assert "\n  verdict drain: GPU 6 is lost (gpu_lost)\n" in run("--fail-on", "verdict", node).stdout
 
 
 def test_chinese_has_no_english_sentence_of_ours(node):
@@ -66,6 +71,7 @@ def test_without_a_daemon_the_node_is_read():
     assert done.returncode in (0, 1, 2, 3)
     assert "Traceback" not in done.stderr
     assert done.stdout.split()[0] in ("OK", "WARNING", "CRITICAL", "UNKNOWN")
+    assert "the node was read for" in done.stdout
 
 
 def test_a_server_that_is_no_shardwatch_is_said(tmp_path):

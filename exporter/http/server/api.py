@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from urllib.parse import parse_qs, unquote
 
@@ -10,16 +12,20 @@ import msgspec
 from exporter.http.server.request import Request, Response
 from exporter.model import Snapshot
 from exporter.model.finding import Verdict, VerdictState
-from exporter.model.text import Language
+from exporter.model.text import Language, Text
 from exporter.render import api
 
 PREFIX = "/api/v1/"
 JSON = "application/json; charset=utf-8"
 TOO_OLD = 15.0  # seconds; as for the metrics endpoint
 MAX_FIELDS = 8  # of the query
-HEADER = "X-Shardwatch-Verdict"
+STATE_HEADER = "X-Shardwatch-Verdict"
+REASON_HEADER = "X-Shardwatch-Reason"
 _BAD = frozenset({VerdictState.DRAIN, VerdictState.EJECT})
 _ENCODER = msgspec.json.Encoder()
+_NOT_IN_REASON = re.compile(r"[^a-z0-9_]+")  # a closed word; nothing else may become a header
+_NO_SNAPSHOT = Verdict(VerdictState.UNKNOWN, "no_data", Text("no fresh snapshot", "没有最新快照"))
+_ENTITY_TAG = re.compile(r'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
 
 
 class Api:
@@ -36,69 +42,88 @@ class Api:
         path = request.path.removeprefix(PREFIX)
         if path == "schema":
             self._schema = self._schema or _ENCODER.encode(api.schema())
-            return Response(status=200, content_type=JSON, body=self._schema)
+            return _tagged(request, f'"{zlib.crc32(self._schema):08x}"', lambda: self._schema)
+        language = Language.ENGLISH
+        if request.query:  # fifty probes a second have none
+            asked = _language(request.query)
+            if isinstance(asked, Response):
+                return asked
+            language = asked
         snapshot = self._newest()
         stale = snapshot is None or self._clock() - snapshot.at > TOO_OLD
         head, _, rest = path.partition("/")
         if head == "verdicts" and rest:
-            return self._verdict(None if stale else snapshot, rest)
+            return _verdict(None if stale else snapshot, rest, language)
         if path not in {"node", "findings", "verdicts"}:
             known = "node, findings, verdicts, verdicts/node, verdicts/replica/NAME, verdicts/gpu/UUID, schema"
             return _problem(404, f"nothing here; below {PREFIX} there are {known}")
         if snapshot is None or stale:
             return _problem(503, "no snapshot yet, or the newest is too old; /-/ready says more")
-        return self._document(request, snapshot, path)
+        etag = f'"{snapshot.at:.6f}-{language.value}"'
+        return _tagged(request, etag, lambda: self._body(snapshot, path, language))
 
-    def _document(self, request: Request, snapshot: Snapshot, path: str) -> Response:
-        try:
-            words = parse_qs(request.query, keep_blank_values=True, max_num_fields=MAX_FIELDS)
-        except ValueError:
-            return _problem(400, f"more than {MAX_FIELDS} fields in the query")
-        language = words.get("lang", ["en"])[-1]
-        if language not in {known.value for known in Language}:
-            return _problem(400, "lang is en or zh")
-        etag = f'"{snapshot.at:.6f}-{language}"'
-        headers = (("ETag", etag),)
-        if request.headers.get("if-none-match", "") == etag:
-            return Response(status=304, content_type=JSON, body=b"", headers=headers)
+    def _body(self, snapshot: Snapshot, path: str, language: Language) -> bytes:
         if self._documents_of is not snapshot:
             self._documents_of, self._documents = snapshot, {}
         body = self._documents.get((path, language))
         if body is None:
-            body = self._documents[path, language] = _ENCODER.encode(_make(path, snapshot, Language(language)))
-        return Response(status=200, content_type=JSON, body=body, headers=headers)
+            body = self._documents[path, language] = _ENCODER.encode(_make(path, snapshot, language))
+        return body
 
-    def _verdict(self, snapshot: Snapshot | None, rest: str) -> Response:
-        kind, _, name = rest.partition("/")
-        name = unquote(name, errors="replace")
-        if snapshot is None:  # the monitor is blind, which says nothing about the node
-            return _verdict_response(Verdict(VerdictState.UNKNOWN, "no_data", "no fresh snapshot"))
-        if kind == "node" and not name:
-            return _verdict_response(snapshot.verdicts.node)
-        table: Mapping[str, Mapping[str, Verdict]] = {
-            "replica": snapshot.verdicts.replicas,
-            "gpu": snapshot.verdicts.gpus,
-        }
-        if kind not in table:
-            return _problem(404, "there are verdicts/node, verdicts/replica/NAME and verdicts/gpu/UUID")
-        verdict = table[kind].get(name)
-        if verdict is None:
-            return _problem(404, f"no such {kind}", known=sorted(table[kind]))
-        return _verdict_response(verdict)
+
+def _language(query: str) -> Language | Response:
+    try:
+        fields = parse_qs(query, keep_blank_values=True, max_num_fields=MAX_FIELDS)
+    except ValueError:
+        return _problem(400, f"more than {MAX_FIELDS} fields in the query")
+    try:
+        return Language(fields.get("lang", ["en"])[-1])
+    except ValueError:
+        return _problem(400, "lang is en or zh")
+
+
+def _tagged(request: Request, etag: str, body: Callable[[], bytes]) -> Response:
+    """Return 304 where the client has this entity already, else the body, which is made only then."""
+    wanted = request.headers.get("if-none-match", "")
+    headers = (("ETag", etag),)
+    # If-None-Match compares weakly: W/ does not count (RFC 9110, 13.1.2).
+    if wanted.strip() == "*" or etag in _ENTITY_TAG.findall(wanted):
+        return Response(status=304, content_type=JSON, body=b"", headers=headers)
+    return Response(status=200, content_type=JSON, body=body(), headers=headers)
+
+
+def _verdict(snapshot: Snapshot | None, rest: str, language: Language) -> Response:
+    kind, _, name = rest.partition("/")
+    name = unquote(name, errors="replace")
+    if snapshot is None:  # the monitor is blind, which says nothing about the node
+        return _verdict_response(_NO_SNAPSHOT, language)
+    if kind == "node" and not name:
+        return _verdict_response(snapshot.verdicts.node, language)
+    table: Mapping[str, Mapping[str, Verdict]] = {
+        "replica": snapshot.verdicts.replicas,
+        "gpu": snapshot.verdicts.gpus,
+    }
+    if kind not in table:
+        return _problem(404, "there are verdicts/node, verdicts/replica/NAME and verdicts/gpu/UUID")
+    verdict = table[kind].get(name)
+    if verdict is None:
+        return _problem(404, f"no such {kind}", known=sorted(table[kind]))
+    return _verdict_response(verdict, language)
 
 
 def _make(path: str, snapshot: Snapshot, language: Language) -> object:
     if path == "node":
         return api.node(snapshot, language)
-    return api.findings(snapshot, language) if path == "findings" else api.verdicts(snapshot)
+    return api.findings(snapshot, language) if path == "findings" else api.verdicts(snapshot, language)
 
 
-def _verdict_response(verdict: Verdict) -> Response:
+def _verdict_response(verdict: Verdict, language: Language) -> Response:
+    state, reason = (STATE_HEADER, verdict.state.value), _NOT_IN_REASON.sub("_", verdict.reason)
     return Response(
         status=503 if verdict.state in _BAD else 200,
         content_type=JSON,
-        body=_ENCODER.encode(api.verdict(verdict)),
-        headers=((HEADER, verdict.state.value),),
+        body=_ENCODER.encode(api.verdict(verdict, language)),
+        headers=(state, (REASON_HEADER, reason)) if reason else (state,),
     )
 
 

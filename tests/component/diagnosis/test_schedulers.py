@@ -14,7 +14,10 @@ import yaml
 
 ROOT = pathlib.Path(__file__).parents[3]
 HEALTH = ROOT / "compose" / "health"
-CRITICAL = "CRITICAL  http://127.0.0.1:9853  7/8 GPUs\n  CRITICAL chat-b makes no progress: 24 running\n      do: x"
+CRITICAL = """CRITICAL  http://127.0.0.1:9853  7/8 GPUs
+  verdict drain: GPU 6 is lost (gpu_lost)
+  CRITICAL chat-b makes no progress: 24 running
+      do: x"""
 
 
 @pytest.fixture
@@ -26,7 +29,10 @@ def run(tmp_path):
         (tmp_path / name).chmod(0o755)
 
     def started(script, code, reason=""):
-        program("shardwatch", f"cat <<'END'\n{CRITICAL if code == 2 else 'OK  node'}\nEND\nexit {code}")
+        program(
+            "shardwatch",
+            f"cat <<'END'\n{CRITICAL if code == 2 else 'OK  node'}\nEND\necho \"$@\" > {tmp_path}/checked; exit {code}",
+        )
         shown = f"echo 'NodeName=n1 Arch=x86_64'; echo '   Reason={reason} [root@2026-11-22T10:00:00]'"
         program(
             "scontrol", f'if [ "$1" = show ]; then {shown if reason else ":"}; else echo "$@" >> {tmp_path}/asked; fi'
@@ -39,10 +45,17 @@ def run(tmp_path):
     return started
 
 
-def test_slurm_drains_a_node_on_a_critical_finding_with_the_finding_as_reason(run):
+def test_slurm_drains_a_node_by_its_verdict_with_the_verdict_as_reason(run):
     assert run("slurm-health-check", 2)[1] == [
-        "update NodeName=n1 State=DRAIN Reason=shardwatch: chat-b makes no progress: 24 running"
+        "update NodeName=n1 State=DRAIN Reason=shardwatch: GPU 6 is lost (gpu_lost)"
     ]
+
+
+@pytest.mark.parametrize("script", ["slurm-health-check", "node-problem-detector-plugin"])
+def test_engines_alone_drain_no_node(run, tmp_path, script):
+    """The verdict of the node decides, which no engine's finding changes; see the tests of check."""
+    run(script, 0)
+    assert "--fail-on verdict" in (tmp_path / "checked").read_text()
 
 
 @pytest.mark.parametrize(
@@ -67,8 +80,8 @@ def test_slurm_resumes_the_node_that_shardwatch_drained(run):
 @pytest.mark.parametrize(
     ("code", "ends", "says"),
     [
-        (0, 0, "no critical finding"),
-        (2, 1, "chat-b makes no progress: 24 running"),
+        (0, 0, "the GPUs can take work"),
+        (2, 1, "GPU 6 is lost (gpu_lost)"),
         (1, 2, "not known"),
         (3, 2, "not known"),
     ],

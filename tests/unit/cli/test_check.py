@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import time
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
-from exporter.cli import check
+from exporter.cli import check, check_nodes, check_text
+from exporter.cli.check_nodes import MAX_AGE, Answer
 from exporter.cli.main import main
+from exporter.errors import EndpointError
 from exporter.http.client.client import SessionClient
-from exporter.model.finding import Severity, SubjectKind
+from exporter.model.finding import Severity, SubjectKind, VerdictState
 from exporter.model.text import Language
 from exporter.render import api
 
@@ -25,8 +30,24 @@ FINDING = api.FindingDocument(
 )  # fmt: skip
 
 
+def document(**fields):
+    """Return a node of now that serves."""
+    node = api.NodeDocument(
+        api="v1", version="1", time=time.time(), verdict=api.VerdictDocument(state=VerdictState.SERVE)
+    )
+    return msgspec.structs.replace(node, **fields)
+
+
+def report(*answers, language=Language.ENGLISH, fail_on="warning"):
+    """Return the lines for people of what these nodes answered."""
+    judged = [(answer, check.code(answer, fail_on)) for answer in answers]
+    return list(check_text.report(judged, language, colour=False))
+
+
 def lines(finding, language):
-    return [line.strip() for line in check._finding_lines(finding, language, lambda _, text: text, "")]
+    """Return the lines of one finding of one node."""
+    answer = Answer(url="h:1", document=document(findings=(finding,)))
+    return [line.strip() for line in report(answer, language=language)[1:]]
 
 
 def test_chinese_lines_have_no_english_word_of_ours():
@@ -79,7 +100,7 @@ def test_help_succeeds(capsys):
     ],
 )
 def test_the_worst_node_decides_and_unknown_counts_less_than_critical(codes, fail_on, worst):
-    assert check._worst(codes, fail_on) == worst
+    assert check.worst(codes, fail_on) == worst
 
 
 @pytest.fixture
@@ -123,3 +144,254 @@ def test_no_word_of_a_node_or_an_address_reaches_the_terminal_as_a_control_chara
     node(HEAD + FIELDS.replace(b'"runbook":""', b'"runbook":"\\u001b[2J"') + b"]}]}")
     main(["check", "http://h:1/\x1b[2J"])
     assert "\x1b" not in "".join(capsys.readouterr())
+
+
+# ---------------------------------------------------------------------- the age of data
+
+
+@pytest.mark.parametrize(
+    ("age", "says"),
+    [
+        (MAX_AGE + 5, "the data are 20 s old"),
+        (400, "the data are 7 min old"),
+        (1e300, "the data are 9999 d old"),
+        (-MAX_AGE - 5, "the data are from 20 s in the future: the clocks differ"),
+        (-1e300, "the data are from 9999 d in the future: the clocks differ"),
+    ],
+)
+@pytest.mark.parametrize("finding", [b"", FIELDS.replace(b'"info"', b'"critical"') + b"]}"], ids=["well", "critical"])
+def test_data_that_are_not_of_now_are_unknown_and_say_so(node, monkeypatch, capsys, finding, age, says):
+    monkeypatch.setattr(check_nodes.time, "time", lambda: 1e9)
+    node(HEAD.replace(b'"time":1,', f'"time":{1e9 - age},'.encode()) + finding + b"]}")
+    assert main(["check", "h:1"]) == 3
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("UNKNOWN")
+    assert says in first
+
+
+def test_the_age_of_fresh_data_is_no_problem(node, capsys):
+    node(HEAD.replace(b'"time":1,', f'"time":{time.time()},'.encode()) + b"]}")
+    assert main(["check", "h:1"]) == 0
+    assert capsys.readouterr().out.startswith("OK")
+
+
+# ---------------------------------------------------------------------- verdicts for schedulers
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "code"),
+    [
+        ("serve", "", 0),
+        ("drain", "gpu_lost", 2),
+        ("eject", "no_replica_serves", 0),
+        ("unknown", "no_data", 3),
+    ],
+)
+def test_a_scheduler_drains_for_gpus_and_not_for_engines(state, reason, code):
+    verdict = api.VerdictDocument(state=VerdictState(state), reason=reason)
+    answer = Answer(url="h:1", document=document(findings=(FINDING,), verdict=verdict))
+    assert check.code(answer, "verdict") == code
+    assert check.code(answer) == 2  # the engine's finding is critical all the same
+
+
+def test_the_verdict_stands_on_a_line_of_its_own_for_scripts():
+    verdict = api.VerdictDocument(state=VerdictState.DRAIN, reason="gpu_lost", detail="GPU 6 is lost")
+    answer = Answer(url="h:1", document=document(verdict=verdict))
+    assert report(answer)[1] == "  verdict drain: GPU 6 is lost (gpu_lost)"
+
+
+def test_a_verdict_is_never_that_of_a_short_look(monkeypatch):
+    monkeypatch.setattr(check, "ask_all", lambda *_: [Answer(url="h:1", problem="refused", is_refused=True)])
+    monkeypatch.setattr(check, "own_look", lambda *_: pytest.fail("it was looked"))
+    assert main(["check", "--fail-on", "verdict"]) == 3
+
+
+# ---------------------------------------------------------------------- without a daemon
+
+
+@pytest.mark.parametrize(
+    ("options", "seconds", "unseen"),
+    [([], 8.0, True), (["--timeout", "3"], 3.0, True), (["--timeout", "60"], 60.0, False)],
+)
+def test_the_own_look_lasts_as_long_as_asked_and_says_what_it_cannot_see(
+    monkeypatch, capsys, options, seconds, unseen
+):
+    slept = []
+    app = SimpleNamespace(start=lambda: None, stop=lambda: None, publisher=SimpleNamespace(snapshot=None))
+    monkeypatch.setattr("exporter.runtime.app.App", lambda _: app)
+    monkeypatch.setattr(check_nodes.time, "sleep", slept.append)
+    monkeypatch.setattr(check, "ask_all", lambda *_: [Answer(url="h:1", problem="refused", is_refused=True)])
+    assert main(["check", *options]) == 3
+    assert slept == [seconds]
+    shown = capsys.readouterr().out
+    assert f"was read for {seconds:g} s" in shown
+    assert ("without progress" in shown) is unseen
+
+
+def test_a_daemon_that_answers_badly_is_not_looked_past(monkeypatch):
+    monkeypatch.setattr(check, "ask_all", lambda *_: [Answer(url="h:1", problem="answered with status 503")])
+    monkeypatch.setattr(check, "own_look", lambda *_: pytest.fail("it was looked"))
+    assert main(["check"]) == 3
+
+
+@pytest.mark.parametrize(("status", "hint"), [(404, "upgrade it"), (503, "/-/ready"), (401, "--password-file")])
+def test_an_answer_without_a_document_has_a_hint(monkeypatch, capsys, status, hint):
+    def fail(_):
+        raise EndpointError(f"http_{status}", f"answered with status {status}")
+
+    monkeypatch.setattr(SessionClient, "fetch", fail)
+    assert main(["check", "h:1"]) == 3
+    (line,) = capsys.readouterr().out.splitlines()
+    assert f"status {status}" in line
+    assert hint in line
+
+
+# ---------------------------------------------------------------------- the report
+
+
+def test_the_worst_node_stands_first_with_its_findings_below_all_lines():
+    shown = report(
+        Answer(url="a:1", document=document()),
+        Answer(url="b:1", problem="connection refused"),
+        Answer(url="c:123", document=document(findings=(FINDING,))),
+    )
+    assert [line.split()[:2] for line in shown[:3]] == [["CRITICAL", "c:123"], ["UNKNOWN", "b:1"], ["OK", "a:1"]]
+    assert len({line.index(url) for line, url in zip(shown, ("c:123", "b:1", "a:1"), strict=False)}) == 1
+    assert shown[3:5] == ["", "c:123:"]
+    assert shown[5].startswith("  CRITICAL chat-b")
+
+
+def test_columns_stand_under_each_other_in_chinese():
+    shown = report(
+        Answer(url="b:1", problem="x"),
+        Answer(url="c:1", document=document(findings=(FINDING,))),
+        Answer(url="d:1", document=document()),
+        language=Language.CHINESE,
+    )
+    assert [line.partition(":1")[0] for line in shown[:3]] == ["严重  c", "未知  b", "正常  d"]
+
+
+@pytest.mark.parametrize(("ago", "says"), [(50, "(50 s)"), (600, "(10 min)"), (7300, "(2 h)"), (9 * 86_400, "(9 d)")])
+def test_a_finding_says_since_when(ago, says):
+    since = time.time() - ago
+    (shown,) = [
+        line
+        for line in lines(msgspec.structs.replace(FINDING, since=since), Language.ENGLISH)
+        if line.startswith("CRITICAL")
+    ]
+    assert "since " in shown
+    assert shown.endswith(says)
+
+
+@pytest.mark.parametrize("since", [None, -1.0, 1e300, -1e300])
+def test_a_time_that_cannot_be_is_not_shown(since):
+    assert lines(msgspec.structs.replace(FINDING, since=since), Language.ENGLISH)[0] == "CRITICAL chat-b 没有进展"
+
+
+def replica(name, itl, **fields):
+    window = api.WindowDocument(
+        seconds=60, latency={"inter_token": {"0.5": itl}, "time_to_first_token": {"0.99": 1.42}}
+    )
+    verdict = api.VerdictDocument(state=VerdictState.SERVE)
+    ranks = {
+        "0": {"requests_running": 20.0, "requests_waiting": 0.0},
+        "1": {"requests_running": 5.0, "requests_waiting": 1.0},
+    }
+    return api.ReplicaDocument(
+        replica=name,
+        engine="vllm",
+        model="m",
+        up=True,
+        verdict=verdict,
+        windows={"1m": window},
+        ranks=ranks,
+        **fields,
+    )
+
+
+def test_a_finding_of_a_replica_says_what_its_users_feel_beside_its_siblings():
+    slow = msgspec.structs.replace(CAUSE, id="GpuStraggler", replica="chat-a", evidence=())
+    backend = api.BackendDocument(pool="p", backend="a", replica="chat-a", share=0.49)
+    node = document(
+        findings=(slow,),
+        replicas=(replica("chat-a", 0.0247), replica("chat-b", 0.018)),
+        gateways=(api.GatewayDocument(gateway="edge", kind="haproxy", up=True, backends=(backend,)),),
+    )
+    (impact,) = [line.strip() for line in report(Answer(url="h:1", document=node)) if "impact" in line]
+    assert impact == (
+        "impact: ITL p50 24.7 ms (chat-b 18.0 ms)  TTFT p99 1.42 s (chat-b 1.42 s)  25 running, 1 waiting"
+        "  gateway edge sends it 49%"
+    )
+
+
+def test_what_is_evidence_already_is_no_impact_again():
+    node = document(
+        findings=(msgspec.structs.replace(FINDING, replica="chat-b"),), replicas=(replica("chat-b", 0.018),)
+    )
+    (impact,) = [line for line in report(Answer(url="h:1", document=node)) if "impact" in line]
+    assert "running" not in impact
+
+
+# ---------------------------------------------------------------------- hostile words
+
+HOSTILE = ("\x1b[2J", "\u202e", "\u2066", "\r", "\n", "\x00", "\x9b", "\u200f")
+
+
+def hostile_node(causes=200, findings=500):
+    word = "".join(HOSTILE) + "x" * 10_000
+    evidence = api.EvidenceDocument(name=word, value=word, unit=word, label=word)
+    finding = msgspec.structs.replace(
+        FINDING, summary=word, runbook=word, steps=(word, word), label=word, evidence=(evidence,), replica=word
+    )
+    nested = finding
+    for _ in range(causes):
+        nested = msgspec.structs.replace(finding, causes=(nested,))
+    verdict = api.VerdictDocument(state=VerdictState.EJECT, reason=word, detail=word)
+    gpu = api.GpuDocument(gpu=word, uuid=word, up=True, verdict=verdict, name=word)
+    return document(
+        findings=(nested, *[finding] * findings),
+        verdict=verdict,
+        driver={"driver_version": word},
+        gpus=(gpu,),
+        replicas=(msgspec.structs.replace(replica(word, 1e308), engine=word, version=word),),
+    )
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_hostile_words_neither_move_the_cursor_nor_flood_the_terminal(node, capsys, language):
+    node(msgspec.json.encode(hostile_node()))
+    assert main(["check", "--language", language, "h:1"]) == 2
+    shown = capsys.readouterr().out
+    assert not [letter for letter in HOSTILE if letter in shown.replace("\n", "")]
+    assert max(map(len, shown.splitlines())) < 15_000
+    assert len(shown.splitlines()) < 2500
+
+
+def test_hostile_words_are_escaped_in_json_and_remain_what_they_are(node, capsys):
+    node(msgspec.json.encode(hostile_node(causes=2, findings=2)))
+    assert main(["check", "--json", "h:1"]) == 2
+    shown = capsys.readouterr().out
+    assert not [letter for letter in HOSTILE if letter in shown.replace("\n", "")]
+    (printed,) = json.loads(shown)
+    assert printed["node"]["verdict"]["reason"] == "".join(HOSTILE) + "x" * 10_000
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_an_address_that_is_no_text_is_unknown(node, capsys, options):
+    node(b"{}")
+    assert main(["check", *options, "h\udcff\u202e:1", "http://[::1", "h:1/" + "x" * 100_000, ""]) == 3
+    shown = capsys.readouterr().out
+    assert "Traceback" not in shown
+    assert "\u202e" not in shown
+
+
+def test_a_timeout_beyond_what_the_system_can_wait_is_no_traceback(node):
+    node(HEAD.replace(b'"time":1,', f'"time":{time.time()},'.encode()) + b"]}")
+    assert main(["check", "--timeout", "1e300", "h:1"]) == 0
+
+
+def test_an_invalid_setting_is_unknown_and_never_critical(monkeypatch, capsys):
+    monkeypatch.setenv("SHARDWATCH_GPU_INTERVAL", "soon")
+    monkeypatch.setattr(check, "ask_all", lambda *_: [Answer(url="h:1", problem="refused", is_refused=True)])
+    assert main(["check"]) == 3
+    assert "SHARDWATCH_GPU_INTERVAL" in capsys.readouterr().err

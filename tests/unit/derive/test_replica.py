@@ -376,6 +376,44 @@ def test_an_engine_that_worked_and_then_stopped_is_frozen_twenty_seconds_later()
     assert frozen_after(readings[:11]) is True
 
 
+def given_up(at, **fields):
+    """Return a page of an engine that hangs while its clients give up and new ones come."""
+    return page(at, {RUNNING: 4, GEN: 50, Quantity.REQUESTS_ABORTED: at, **fields.pop("more", {})}, **fields)
+
+
+@pytest.mark.parametrize(
+    "moving",
+    [
+        lambda at: {"responses": {"2xx": 100.0 + 2 * at}},  # vLLM counts what a client left as answered
+        lambda at: {"responses": {"4xx": at, "5xx": at}},
+        lambda at: {"finished": {"0": {"success": 9.0, "cancelled": at, "invalid": at}}},
+    ],
+    ids=["responses", "rejections", "cancelled"],
+)
+def test_clients_that_give_up_on_an_engine_that_hangs_are_no_progress(moving):
+    assert frozen_after([given_up(at, **moving(at)) for at in range(0, 25, 5)]) is True
+
+
+@pytest.mark.parametrize(
+    "moving",
+    [
+        lambda at: {"finished": {"0": {"success": 9.0 + at, "cancelled": at}}},
+        lambda at: {"more": {PROMPT: 10.0 * at}},
+        lambda at: {"activity": {"0": (at,)}},
+    ],
+    ids=["finished", "prompts", "steps"],
+)
+def test_an_engine_that_works_while_clients_give_up_is_not_frozen(moving):
+    assert (
+        frozen_after([given_up(at, responses={"2xx": 100.0 + at}, **moving(at)) for at in range(0, 25, 5)]) is False
+    )
+
+
+def test_responses_are_progress_where_the_engine_counts_no_tokens():
+    assert frozen_after([page(at, {RUNNING: 1}, responses={"2xx": at}) for at in range(0, 25, 5)]) is False
+    assert frozen_after([page(at, {RUNNING: 1}, responses={"4xx": at}) for at in range(0, 25, 5)]) is True
+
+
 def waiting(at, *, number=3, running=0, tokens=50, stalled_after=30.0):
     return page(at, {RUNNING: running, WAITING: number, GEN: tokens}, stalled_after=stalled_after)
 

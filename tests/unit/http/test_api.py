@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 from urllib.parse import quote
 
 import jsonschema
 import pytest
 
-from exporter.http.server.api import HEADER, TOO_OLD, Api
+from exporter.http.server.api import REASON_HEADER, STATE_HEADER, TOO_OLD, Api
 from exporter.http.server.request import Request
 from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind, Verdict, Verdicts, VerdictState
 from exporter.model.text import Text
@@ -32,7 +33,7 @@ SNAPSHOT = replace(
     findings=(replace(FINDING, causes=(FINDING,)),),
     verdicts=Verdicts(
         replicas={
-            MALICIOUS: Verdict(VerdictState.EJECT, "no_progress", "makes no progress"),
+            MALICIOUS: Verdict(VerdictState.EJECT, "no_progress", Text("makes no progress", "没有进展")),
             "b": Verdict(VerdictState.SERVE),
         },
         gpus={
@@ -46,15 +47,15 @@ SNAPSHOT = replace(
 
 @pytest.fixture
 def ask():
-    clock = Clock(SNAPSHOT.at)
-    api = Api(lambda: SNAPSHOT, clock)
+    clock, newest = Clock(SNAPSHOT.at), [SNAPSHOT]
+    api = Api(lambda: newest[-1], clock)
 
     def answer(path, query="", **headers):
         request = Request(method="GET", path=f"/api/v1/{path}", query=query, headers=headers)
         response = api.answer(request)
         return response.status, json.loads(response.body) if response.body else None, dict(response.headers)
 
-    answer.clock = clock
+    answer.clock, answer.set = clock, newest.append
     return answer
 
 
@@ -103,9 +104,30 @@ def test_findings_come_in_both_languages_with_their_causes(ask):
         ("verdicts/node", 503, "drain"),
     ],
 )
-def test_a_verdict_is_a_status_code_and_a_header(ask, path, status, state):
+def test_a_verdict_is_a_status_code_and_two_headers(ask, path, status, state):
     answered, document, headers = ask(path)
-    assert (answered, document["state"], headers[HEADER]) == (status, state, state)
+    assert (answered, document["state"], headers[STATE_HEADER]) == (status, state, state)
+    assert headers.get(REASON_HEADER) == document.get("reason")
+
+
+def test_a_reason_in_a_header_is_one_word_whatever_it_holds(ask):
+    ask.set(
+        replace(
+            SNAPSHOT, verdicts=Verdicts(node=Verdict(VerdictState.UNKNOWN, "a b\r\nX-Evil: \x1b\u202e" + "x" * 9))
+        )
+    )
+    headers = ask("verdicts/node")[2]
+    assert headers.keys() == {STATE_HEADER, REASON_HEADER}
+    assert re.fullmatch(r"[a-z0-9_]+", headers[REASON_HEADER])
+
+
+def test_a_verdict_has_its_detail_in_the_language_that_is_asked_for(ask):
+    path = f"verdicts/replica/{quote(MALICIOUS)}"
+    assert ask(path)[1]["detail"] == "makes no progress"
+    chinese = ask(path, "lang=zh")
+    assert (chinese[0], chinese[1]["detail"]) == (503, "没有进展")
+    assert ask("verdicts", "lang=zh")[1]["replicas"][MALICIOUS]["detail"] == "没有进展"
+    assert ask(path, "lang=fr")[0] == 400
 
 
 def test_an_unknown_replica_is_404_and_those_that_exist_are_named(ask):
@@ -119,6 +141,25 @@ def test_an_unchanged_snapshot_is_not_sent_again(ask):
     etag = ask("node")[2]["ETag"]
     assert ask("node", **{"if-none-match": etag}) == (304, None, {"ETag": etag})
     assert ask("node", "lang=zh", **{"if-none-match": etag})[0] == 200
+
+
+@pytest.mark.parametrize("path", ["node", "schema"])
+@pytest.mark.parametrize(
+    ("form", "status"),
+    [
+        ("*", 304),
+        ("W/{}", 304),
+        ('"other", {}', 304),
+        ('W/"a,b",W/{} , "c"', 304),
+        ('"other"', 200),
+        ("{}x".replace("{}", '"'), 200),
+        ("", 200),
+    ],
+)
+def test_if_none_match_may_be_a_list_weak_or_any(ask, path, form, status):
+    etag = ask(path)[2]["ETag"]
+    answered, _, headers = ask(path, **{"if-none-match": form.format(etag)})
+    assert (answered, headers["ETag"]) == (status, etag)
 
 
 def test_when_the_monitor_fails_documents_fail_and_no_replica_is_ejected(ask):

@@ -191,7 +191,7 @@ def malicious_snapshot(name):
         snapshot(cards=(gpu, card(1, up=False)), replicas=(replica(name, model=name, reading=reading),)),
         assignments=(GpuAssignment(uuid=gpu.facts.uuid, replica=name, rank=name),),
         findings=(replace(finding, causes=(finding,)),),
-        verdicts=Verdicts(replicas={name: Verdict(VerdictState.EJECT, name, name)}),
+        verdicts=Verdicts(replicas={name: Verdict(VerdictState.EJECT, name, Text(name, name))}),
         sources=(replace(gpu.status, source=f"engine:{name}", up=False, reason=name),),
     )
 
