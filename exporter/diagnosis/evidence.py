@@ -43,6 +43,10 @@ _LABELS = {
 }
 _PATTERNS = (
     (re.compile(r"gateway_(.+)_share"), Text("share of gateway {0}", "网关 {0} 的份额")),
+    (
+        re.compile(r"prompt_tokens_per_second_rank_(.*)"),
+        Text("prompt tokens per second on rank {0}", "rank {0} 每秒提示词 token"),
+    ),
     (re.compile(r"running_rank_(.*)"), Text("running on rank {0}", "rank {0} 运行中")),
     (re.compile(r"running_(.+)"), Text("running on {0}", "{0} 运行中")),
     (re.compile(r"utilization_gpu_(.+)"), Text("utilization of GPU {0}", "GPU {0} 利用率")),

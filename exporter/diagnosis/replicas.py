@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from exporter.diagnosis import thresholds as limit
 from exporter.diagnosis.view import PRIMARY_WINDOW, View, measured, requests
-from exporter.model import Quantity, ReplicaState, Signal, Stage
+from exporter.model import EMPTY, Quantity, ReplicaState, Signal, Stage
 from exporter.model.engine import WindowFigures
 from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind
 from exporter.model.text import Text
@@ -192,6 +192,8 @@ def _ranks(view: View, replica: ReplicaState) -> Iterator[Finding]:
     loads = {rank: numbers.get(Quantity.REQUESTS_RUNNING, 0.0) for rank, numbers in replica.reading.ranks.items()}
     first = max(loads, key=lambda rank: loads[rank])
     last = min(loads, key=lambda rank: loads[rank])
+    figures = _window(replica)
+    prompts = figures.rank_prompt_token_rates if figures is not None else EMPTY
     yield Finding(
         id="RanksUneven",
         severity=Severity.WARNING,
@@ -204,20 +206,40 @@ def _ranks(view: View, replica: ReplicaState) -> Iterator[Finding]:
         evidence=(
             Evidence("max_to_mean", uneven, "ratio"),
             *(Evidence(f"running_rank_{rank}", load) for rank, load in sorted(loads.items())),
+            *(Evidence(f"prompt_tokens_per_second_rank_{rank}", rate) for rank, rate in sorted(prompts.items())),
             *(
                 Evidence(f"utilization_gpu_{card.labels.gpu}", card.reading.signals[Signal.UTILIZATION], "ratio")
                 for card in view.gpus_of(replica.name)
                 if card.reading is not None and Signal.UTILIZATION in card.reading.signals
             ),
         ),
-        actions=(
-            Text(
-                "Compare prompt lengths by rank, and check how requests reach the ranks: the engine's data-parallel "
-                "load balancing, or a gateway that addresses ranks itself.",
-                "对比各 rank 的提示词长度，并检查请求如何到达各 rank：引擎的数据并行负载均衡，或网关直接指定 rank。",
-            ),
-        ),
+        actions=(_rank_action(first, prompts),),
         replica=replica.name,
+    )
+
+
+def _rank_action(first: str, prompts: Mapping[str, float]) -> Text:
+    """Return what to do about a preferred rank; ``prompts``: prompt tokens per second by rank, empty if not known."""
+    mean = sum(prompts.values()) / len(prompts) if prompts else 0.0
+    if not mean:
+        return Text(
+            "Compare prompt lengths by rank, and check how requests reach the ranks: the engine's data-parallel "
+            "load balancing, or a gateway that addresses ranks itself.",
+            "对比各 rank 的提示词长度，并检查请求如何到达各 rank：引擎的数据并行负载均衡，或网关直接指定 rank。",
+        )
+    times = prompts.get(first, 0.0) / mean
+    if times > limit.RANK_IMBALANCE:
+        return Text(
+            f"Rank {first} gets {times:.1f} times the mean of prompt tokens: balance by tokens or KV cache, not by the "
+            "number of requests, in the engine's data-parallel load balancing or in a gateway that addresses ranks.",
+            f"rank {first} 的提示词 token 是均值的 {times:.1f} 倍：在引擎的数据并行负载均衡或直接指定 rank 的网关中，"
+            "按 token 数或 KV 缓存而非请求数均衡。",
+        )
+    return Text(
+        f"Prompts do not explain it: rank {first} gets {times:.1f} times the mean of prompt tokens. Compare the lengths "
+        "of answers by rank, and look for a GPU that slows the rank down.",
+        f"提示词不是原因：rank {first} 的提示词 token 是均值的 {times:.1f} 倍。请对比各 rank 的回答长度，并检查是否有 GPU "
+        "拖慢该 rank。",
     )
 
 

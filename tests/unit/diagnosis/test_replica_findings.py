@@ -55,6 +55,24 @@ def test_uneven_replicas_are_a_finding_unless_the_one_with_less_has_a_queue():
     assert findings(replicas=(busy, queued), replica_imbalance=uneven) == {}
 
 
+def uneven_ranks(prompts):
+    loads = {"0": 24.0, "1": 8.0}
+    ranks = {rank: {Quantity.REQUESTS_RUNNING: load} for rank, load in loads.items()}
+    windows = {"1m": WindowFigures(seconds=60.0, rank_prompt_token_rates=prompts)}
+    page = EngineReading(at=1000.0, engine="vllm", model="m", ranks=ranks)
+    state = replica("a", reading=page, windows=windows, rank_imbalance={"requests_running": 1.5})
+    return findings(replicas=(state,))["RanksUneven"]
+
+
+def test_uneven_ranks_are_explained_by_the_prompt_tokens_of_each_rank():
+    longer = uneven_ranks({"0": 3_000.0, "1": 1_000.0})
+    assert longer.steps[0].en.startswith("Rank 0 gets 1.5 times the mean of prompt tokens: balance by tokens")
+    assert ("prompt_tokens_per_second_rank_0", 3_000.0) in {(each.name, each.value) for each in longer.evidence}
+    assert uneven_ranks({"0": 1_000.0, "1": 1_000.0}).steps[0].en.startswith("Prompts do not explain it: rank 0")
+    for unknown in ({}, {"0": 0.0, "1": 0.0}):
+        assert uneven_ranks(unknown).steps[0].en.startswith("Compare prompt lengths by rank")
+
+
 class Life:
     """One replica's snapshots, minute by minute, and what is diagnosed of each."""
 
