@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 GRID = 24
 MAX_UID_LENGTH = 40
-MAX_OPEN_PANELS = 25
+MAX_OPEN_PANELS = 12
 VERSION = 1
 
 

@@ -51,15 +51,6 @@ ENGINE = (Requires.ENGINE,)
 
 _LOAD: tuple[Panel, ...] = (
     time_series(
-        Text("Tokens generated", "生成 token 速率"),
-        Text(
-            "Tokens per second by model. Falling while requests wait means that engines are stuck, not idle.",
-            "每秒生成的 token，按模型。请求在排队而此值下降，说明引擎卡住，而非空闲。",
-        ),
-        series(lambda: sum_by(rate(selected(m.LLM_GENERATION_TOKENS_TOTAL), RATE_INTERVAL), "model"), "{{model}}"),
-        requires=ENGINE, width=6,
-    ),
-    time_series(
         Text("Requests running and waiting", "运行与排队的请求"),
         Text(
             "By model. Waiting requests are the first sign of saturation: the queue grows before latency does.",
@@ -67,7 +58,16 @@ _LOAD: tuple[Panel, ...] = (
         ),
         series(lambda: sum_by(selected(m.LLM_REQUESTS_RUNNING), "model"), Text("{{model}} running", "{{model}} 运行")),
         series(lambda: sum_by(selected(m.LLM_REQUESTS_WAITING), "model"), Text("{{model}} waiting", "{{model}} 排队")),
-        requires=ENGINE, width=6,
+        requires=ENGINE, width=24, height=7,
+    ),
+    time_series(
+        Text("Tokens generated", "生成 token 速率"),
+        Text(
+            "Tokens per second by model. Falling while requests wait means that engines are stuck, not idle.",
+            "每秒生成的 token，按模型。请求在排队而此值下降，说明引擎卡住，而非空闲。",
+        ),
+        series(lambda: sum_by(rate(selected(m.LLM_GENERATION_TOKENS_TOTAL), RATE_INTERVAL), "model"), "{{model}}"),
+        requires=ENGINE, width=8, height=8,
     ),
     time_series(
         Text("TTFT p95 by model", "首 token p95（按模型）"),
@@ -80,7 +80,7 @@ _LOAD: tuple[Panel, ...] = (
             lambda: max_by(quantile(m.LLM_TIME_TO_FIRST_TOKEN_SECONDS, 0.95), "model", "engine") >= 0,
             "{{model}} {{engine}}",
         ),
-        requires=(Requires.RULES, Requires.TRAFFIC), threshold=THRESHOLDS.first_token, width=6,
+        requires=(Requires.RULES, Requires.TRAFFIC), threshold=THRESHOLDS.first_token, width=8, height=8,
     ),
     time_series(
         Text("Prefix-cache hit rate by model", "前缀缓存命中率（按模型）"),
@@ -95,7 +95,7 @@ _LOAD: tuple[Panel, ...] = (
             >= 0,
             "{{model}}",
         ),
-        requires=TRAFFIC, threshold=THRESHOLDS.hit_rate, max_value=1, width=6,
+        requires=TRAFFIC, threshold=THRESHOLDS.hit_rate, max_value=1, width=8, height=8,
     ),
 )  # fmt: skip
 
@@ -127,18 +127,6 @@ def _tokens() -> Expr:
 
 
 _NODES: tuple[Panel, ...] = (
-    table(
-        Text("Stragglers", "慢卡"),
-        Text(
-            "The GPU that the others of its replica wait for, the cause, and the slowdown. Empty is healthy. "
-            "Click a replica or node for details.",
-            "其他卡在等的那张卡、原因与减速倍数。为空即正常；点击副本或节点查看详情。",
-        ),
-        column(lambda: selected(m.GPU_STRAGGLER), Text("Verdict", "结论"), cell=Cell.COLOUR, value_mappings=STRAGGLER),
-        column(_slower, Text("Slowdown", "减速倍数"), number_format=NumberFormat.FACTOR),
-        rows=("instance", "replica", "gpu", "cause"), requires=(Requires.STRAGGLER,), width=24, height=7,
-        drill_down=(TO_NODE, TO_REPLICA),
-    ),
     table(
         Text("Nodes by severity", "节点（最严重在前）"),
         Text(
@@ -181,7 +169,19 @@ _NODES: tuple[Panel, ...] = (
         column(lambda: sum_by(selected(m.GPU_POWER_WATTS), "instance"), Text("Power", "功率")),
         column(_tokens, Text("Tokens", "token 速率"), requires=ENGINE),
         column(_tokens, Text("Trend", "趋势"), cell=Cell.TREND, requires=ENGINE),
-        rows=("instance",), sort=("Critical", "Problems"), width=24, height=11, drill_down=(TO_NODE,),
+        rows=("instance",), sort=("Critical", "Problems"), drill_down=(TO_NODE,), width=24, height=11,
+    ),
+    table(
+        Text("Stragglers", "慢卡"),
+        Text(
+            "The GPU that the others of its replica wait for, the cause, and the slowdown. Empty is healthy. "
+            "Click a replica or node for details.",
+            "其他卡在等的那张卡、原因与减速倍数。为空即正常；点击副本或节点查看详情。",
+        ),
+        column(lambda: selected(m.GPU_STRAGGLER), Text("Verdict", "结论"), cell=Cell.COLOUR, value_mappings=STRAGGLER),
+        column(_slower, Text("Slowdown", "减速倍数"), number_format=NumberFormat.FACTOR),
+        rows=("instance", "replica", "gpu", "cause"), requires=(Requires.STRAGGLER,),
+        drill_down=(TO_NODE, TO_REPLICA), width=24, height=6,
     ),
     time_series(
         Text("GPUs up by node", "在线 GPU（按节点）"),
@@ -286,10 +286,10 @@ FLEET = Dashboard(
     ),
     rows=(
         status(),
-        Row(title=Text("User experience", "用户体验"), panels=SLO),
-        Row(title=Text("Load", "负载"), panels=_LOAD),
-        Row(title=Text("Nodes", "节点"), panels=_NODES),
-        Row(title=Text("Balance, cost, versions", "均衡、成本与版本"), panels=_BALANCE),
+        Row(title=Text("Nodes", "节点"), panels=_NODES[:2]),
+        Row(title=Text("User experience", "用户体验"), panels=(*SLO, *_LOAD[:1])),
+        Row(title=Text("Load and alerts", "负载与告警"), panels=(*_LOAD[1:], *_NODES[2:]), collapsed=True),
+        Row(title=Text("Balance, cost, versions", "均衡、成本与版本"), panels=_BALANCE, collapsed=True),
         Row(title=Text("Versions, cost and GPUs in use", "版本、成本与在用 GPU"), panels=VERSIONS, collapsed=True),
     ),
     annotations=OF_FLEET,

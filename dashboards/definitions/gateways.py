@@ -37,7 +37,7 @@ GATEWAY_PANELS: tuple[Panel, ...] = (
             lambda: max_by(selected(m.GATEWAY_REQUEST_SHARE_RATIO, window=SHORT_WINDOW), "gateway", "pool", "backend"),
             "{{pool}} {{backend}}",
         ),
-        requires=GATEWAY, max_value=1, panel_id=ids.IMBALANCE_GATEWAY,
+        requires=GATEWAY, max_value=1, panel_id=ids.IMBALANCE_GATEWAY, width=24, height=8,
     ),
     table(
         Text("Gateways", "网关"),

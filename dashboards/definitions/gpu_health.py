@@ -67,7 +67,7 @@ _STATUS: tuple[Panel, ...] = (
             value_mappings=YES_IS_BAD, requires=(Requires.TRAFFIC,),
         ),
         column(lambda: selected(m.GPU_DATA_AGE_SECONDS) > THRESHOLDS.gpu_data_age.warning, Text("Age of data", "数据年龄"), cell=Cell.COLOUR, threshold=THRESHOLDS.gpu_data_age),
-        rows=("instance", "gpu"), requires=(Requires.TROUBLE,), height=8, drill_down=(TO_NODE,), panel_id=ids.GPU_VERDICTS,
+        rows=("instance", "gpu"), requires=(Requires.TROUBLE,), drill_down=(TO_NODE,), panel_id=ids.GPU_VERDICTS, width=24, height=7,
     ),
     table(
         Text("XIDs and recommended actions", "XID 与建议操作"),
@@ -91,7 +91,7 @@ _STATUS: tuple[Panel, ...] = (
             lambda: selected(m.GPU_RECOVERY_ACTION, action=without_value("none")).equals(1), Text("Requested", "要求"),
             cell=Cell.COLOUR, threshold=ANY_CRITICAL,
         ),
-        rows=("instance", "gpu", "action"), requires=(Requires.TROUBLE,), width=12, height=7, drill_down=(TO_NODE,), panel_id=ids.GPU_RECOVERY,
+        rows=("instance", "gpu", "action"), requires=(Requires.TROUBLE,), drill_down=(TO_NODE,), panel_id=ids.GPU_RECOVERY, width=12, height=6,
     ),
     table(
         Text("Verdicts on GPUs", "GPU 判定"),
@@ -101,7 +101,7 @@ _STATUS: tuple[Panel, ...] = (
             "调度器不应使用的卡（gpu_verdict）：drain、eject 或 unknown，并附原因。为空即全部可用。",
         ),
         column(lambda: selected(m.GPU_VERDICT, state=without_value("serve")), Text("In force", "生效"), cell=Cell.FACT),
-        rows=("instance", "gpu", "state", "reason"), requires=(Requires.TROUBLE,), width=12, height=7, drill_down=(TO_NODE,),
+        rows=("instance", "gpu", "state", "reason"), requires=(Requires.TROUBLE,), drill_down=(TO_NODE,), width=12, height=6,
     ),
     table(
         Text("Missing signals and reasons", "缺失的信号及原因"),
@@ -170,7 +170,7 @@ _MEMORY: tuple[Panel, ...] = (
             lambda: max_by(increase(selected(m.GPU_ECC_ERRORS_TOTAL, scope="volatile"), RATE_INTERVAL), "instance", "gpu", "error"),
             f"{GPU_LEGEND} {{{{error}}}}",
         ),
-        requires=(Requires.SUPPORT,), width=12, panel_id=ids.GPU_ECC, drill_down=(TO_NODE,),
+        requires=(Requires.SUPPORT,), panel_id=ids.GPU_ECC, drill_down=(TO_NODE,), width=24, height=8,
     ),
     state_timeline(
         Text("Row remapping pending", "待重映射的行"),
@@ -316,9 +316,9 @@ GPU_HEALTH = Dashboard(
     ),
     rows=(
         status(),
-        Row(title=Text("Status", "结论"), panels=_STATUS),
-        Row(title=Text("XIDs", "XID"), panels=_XIDS),
-        Row(title=Text("Memory and links", "显存与链路"), panels=_MEMORY),
+        Row(title=Text("Status", "结论"), panels=_STATUS[:4]),
+        Row(title=Text("XIDs and memory", "XID 与显存"), panels=(*_XIDS, *_MEMORY[:1], *_STATUS[4:])),
+        Row(title=Text("Row remapping, links", "行重映射与链路"), panels=_MEMORY[1:], collapsed=True),
         Row(title=Text("Serial numbers, slots, VBIOS", "序列号、插槽与 VBIOS"), panels=_FACTS, collapsed=True),
         Row(title=Text("More (series: full)", "更多（series: full）"), panels=_FULL, collapsed=True),
     ),

@@ -108,7 +108,7 @@ _GPUS: tuple[Panel, ...] = (
             "从第一张卡到最后一张依次下降：调度器偏向前面的 rank，或卡间通信走 PCIe。",
         ),
         series(lambda: max_by(selected(m.GPU_UTILIZATION_RATIO), "instance", "gpu"), "{{instance}} GPU {{gpu}}"),
-        max_value=1, width=8, height=9, drill_down=(TO_GPU,),
+        max_value=1, drill_down=(TO_GPU,), width=8, height=8,
     ),
     status_history(
         Text("Utilisation relative to the group", "利用率与组内均值之差"),
@@ -118,7 +118,7 @@ _GPUS: tuple[Panel, ...] = (
             "各卡利用率相对副本均值的偏差。黄色为均衡；持续偏蓝（低）或偏红（高）的一行就是不同的那张卡。",
         ),
         series(lambda: _deviation(selected(m.GPU_UTILIZATION_RATIO)), "{{instance}} GPU {{gpu}}"),
-        requires=TRAFFIC, min_value=-0.3, max_value=0.3, width=8, height=9, drill_down=(TO_GPU,),
+        requires=TRAFFIC, min_value=-0.3, max_value=0.3, drill_down=(TO_GPU,), width=12, height=9,
     ),
     status_history(
         Text("Power relative to the group", "功率与组内均值之差"),
@@ -128,7 +128,7 @@ _GPUS: tuple[Panel, ...] = (
             "功率反映有效工作量，能发现利用率掩盖的慢卡：等待中的卡利用率满、功率低。",
         ),
         series(lambda: _deviation(selected(m.GPU_POWER_WATTS)), "{{instance}} GPU {{gpu}}"),
-        requires=ENGINE, min_value=-0.3, max_value=0.3, width=8, height=9, drill_down=(TO_GPU,),
+        requires=ENGINE, min_value=-0.3, max_value=0.3, drill_down=(TO_GPU,), width=12, height=9,
     ),
     time_series(
         Text("Utilisation spread by group", "组内利用率差"),
@@ -244,8 +244,9 @@ IMBALANCE = Dashboard(
     rows=(
         status(),
         Row(title=Text("Layers", "分层"), panels=_LAYERS),
-        Row(title=Text("GPUs", "GPU"), panels=_GPUS),
-        Row(title=Text("Ranks, replicas, gateways", "rank、副本、网关"), panels=(*_ENGINES, *GATEWAY_PANELS)),
+        Row(title=Text("GPUs, ranks, replicas", "卡、rank 与副本"), panels=(*_GPUS[:1], *_ENGINES)),
+        Row(title=Text("GPUs in their groups", "组内的卡"), panels=_GPUS[1:], collapsed=True),
+        Row(title=Text("Gateways", "网关"), panels=GATEWAY_PANELS, collapsed=True),
         Row(title=Text("More (series: full)", "更多（series: full）"), panels=_FULL, collapsed=True),
     ),
     annotations=OF_BALANCE,

@@ -107,7 +107,7 @@ _GPUS: tuple[Panel, ...] = (
             lambda: selected(m.GPU_STRAGGLER_SLOWDOWN_RATIO), Text("Slowdown", "减速倍数"), number_format=NumberFormat.FACTOR,
             requires=(Requires.STRAGGLER,),
         ),
-        rows=GPU_LABELS, height=10, drill_down=(TO_GPU,),
+        rows=GPU_LABELS, drill_down=(TO_GPU,), width=24, height=10,
     ),
     table(
         Text("GPU assignment", "GPU 归属"),
@@ -142,7 +142,7 @@ _WORK: tuple[Panel, ...] = (
             "有内核驻留的时间占比。不代表在做事：在集合通信中等待的卡也显示 100 %。同一副本中有一条线偏离即异常。",
         ),
         series(lambda: max_by(selected(m.GPU_UTILIZATION_RATIO), *GPU_LABELS), GPU_LEGEND),
-        max_value=1, panel_id=ids.NODE_UTILIZATION, drill_down=(TO_GPU,),
+        max_value=1, panel_id=ids.NODE_UTILIZATION, drill_down=(TO_GPU,), width=12, height=8,
     ),
     bar_gauge(
         Text("Utilised but idle SMs", "空转（利用率高但无有效计算）"),
@@ -152,7 +152,7 @@ _WORK: tuple[Panel, ...] = (
             "利用率减去 SM 活动：忙碌时间中空转的部分。一组都在等待时，条最短的那张就是被等的卡。",
         ),
         series(lambda: max_by(selected(m.GPU_UTILIZATION_RATIO) - selected(m.GPU_SM_ACTIVE_RATIO), *GPU_LABELS), GPU_LEGEND),
-        requires=SUPPORT, threshold=BUSY_WAITING, max_value=1, height=8, drill_down=(TO_GPU,),
+        requires=SUPPORT, threshold=BUSY_WAITING, max_value=1, drill_down=(TO_GPU,), width=12, height=8,
     ),
     time_series(
         Text("Power by GPU", "功率（按卡）"),
@@ -166,7 +166,7 @@ _WORK: tuple[Panel, ...] = (
             lambda: min_by(selected(m.GPU_POWER_LIMIT_WATTS), "instance"),
             Text("limit {{instance}}", "上限 {{instance}}"), dashed=True,
         ),
-        panel_id=ids.NODE_POWER, drill_down=(TO_GPU,),
+        panel_id=ids.NODE_POWER, drill_down=(TO_GPU,), width=8, height=8,
     ),
     time_series(
         Text("Tensor core activity by GPU", "张量核心活动（按卡）"),
@@ -176,7 +176,7 @@ _WORK: tuple[Panel, ...] = (
             "张量核心工作的时间占比。同组的卡做同样的工作：偏低的一张在被等，或分到的活变少。",
         ),
         series(lambda: max_by(selected(m.GPU_TENSOR_ACTIVE_RATIO), *GPU_LABELS), GPU_LEGEND),
-        requires=SUPPORT, max_value=1, width=12, drill_down=(TO_GPU,),
+        requires=SUPPORT, max_value=1, drill_down=(TO_GPU,), width=8, height=8,
     ),
     time_series(
         Text("Memory bandwidth in use", "显存带宽使用率"),
@@ -186,7 +186,7 @@ _WORK: tuple[Panel, ...] = (
             "已用带宽占最大带宽之比。解码主要靠它：高是在好好干活；利用率高而此值低是在等待。",
         ),
         series(lambda: max_by(selected(m.GPU_DRAM_ACTIVE_RATIO), *GPU_LABELS), GPU_LEGEND),
-        requires=SUPPORT, max_value=1, width=12, drill_down=(TO_GPU,),
+        requires=SUPPORT, max_value=1, drill_down=(TO_GPU,), width=8, height=8,
     ),
 )  # fmt: skip
 
@@ -200,16 +200,7 @@ _STATE: tuple[Panel, ...] = (
             "已分配显存占比。引擎启动即占约 90 % 并保持，属正常。异常是某卡持续高于同副本的其他卡。",
         ),
         series(memory_share, GPU_LEGEND),
-        threshold=THRESHOLDS.gpu_memory_used, max_value=1, panel_id=ids.NODE_MEMORY, drill_down=(TO_GPU,),
-    ),
-    time_series(
-        Text("Temperature margin", "距降频温度的余量"),
-        Text(
-            "Degrees below the slowdown temperature. Near 0 the GPU throttles and its whole replica waits.",
-            "距离卡自行降频还剩多少度。接近 0 就会降频，整个副本都要等它。",
-        ),
-        series(lambda: max_by(selected(m.GPU_TEMPERATURE_MARGIN_CELSIUS), *GPU_LABELS), GPU_LEGEND),
-        threshold=THRESHOLDS.temperature_margin, min_value=None, panel_id=ids.NODE_TEMPERATURE, drill_down=(TO_GPU,),
+        threshold=THRESHOLDS.gpu_memory_used, max_value=1, panel_id=ids.NODE_MEMORY, drill_down=(TO_GPU,), width=12, height=8,
     ),
     time_series(
         Text("Throttling, share of time", "降频时间占比"),
@@ -222,7 +213,16 @@ _STATE: tuple[Panel, ...] = (
             lambda: held_down("reason") > 0,
             f"{GPU_LEGEND} {{{{reason}}}}",
         ),
-        requires=(Requires.TROUBLE,), threshold=THRESHOLDS.throttled_share, max_value=1, panel_id=ids.NODE_THROTTLE, drill_down=(TO_GPU,),
+        requires=(Requires.TROUBLE,), threshold=THRESHOLDS.throttled_share, max_value=1, panel_id=ids.NODE_THROTTLE, drill_down=(TO_GPU,), width=12, height=8,
+    ),
+    time_series(
+        Text("Temperature margin", "距降频温度的余量"),
+        Text(
+            "Degrees below the slowdown temperature. Near 0 the GPU throttles and its whole replica waits.",
+            "距离卡自行降频还剩多少度。接近 0 就会降频，整个副本都要等它。",
+        ),
+        series(lambda: max_by(selected(m.GPU_TEMPERATURE_MARGIN_CELSIUS), *GPU_LABELS), GPU_LEGEND),
+        threshold=THRESHOLDS.temperature_margin, min_value=None, panel_id=ids.NODE_TEMPERATURE, drill_down=(TO_GPU,), width=12, height=8,
     ),
     state_timeline(
         Text("Throttle timeline", "降频时间线"),
@@ -231,7 +231,7 @@ _STATE: tuple[Panel, ...] = (
             "热或功率制动压低频率的时段；与延迟上升的时刻对照。",
         ),
         series(lambda: max_by(selected(m.GPU_CLOCK_EVENT_ACTIVE, reason=without_value("sw_power_cap")), *GPU_LABELS), GPU_LEGEND),
-        value_mappings=YES_IS_BAD, width=8, drill_down=(TO_GPU,),
+        value_mappings=YES_IS_BAD, drill_down=(TO_GPU,), width=12, height=8,
     ),
     time_series(
         Text("SM clock by GPU", "SM 频率（按卡）"),
@@ -240,7 +240,7 @@ _STATE: tuple[Panel, ...] = (
             "处理器频率。同副本中频率较低的一张卡决定了所有卡的节奏。",
         ),
         series(lambda: max_by(selected(m.GPU_CLOCK_HERTZ, domain="sm"), *GPU_LABELS), GPU_LEGEND),
-        width=8, drill_down=(TO_GPU,),
+        drill_down=(TO_GPU,), width=12, height=8,
     ),
     time_series(
         Text("Temperature by sensor", "温度（按传感器）"),
@@ -250,27 +250,22 @@ _STATE: tuple[Panel, ...] = (
             "核心与显存温度。85 °C 对某些型号正常、对另一些过高：以余量为准；此线用于不提供上限的卡。",
         ),
         series(lambda: max_by(selected(m.GPU_TEMPERATURE_CELSIUS), *GPU_LABELS, "sensor"), f"{GPU_LEGEND} {{{{sensor}}}}"),
-        threshold=THRESHOLDS.temperature, width=8, drill_down=(TO_GPU,),
+        threshold=THRESHOLDS.temperature, drill_down=(TO_GPU,), width=12, height=8,
     ),
 )  # fmt: skip
 
 
 _LINKS: tuple[Panel, ...] = (
-    time_series(
-        Text("PCIe and NVLink traffic by GPU", "PCIe 与 NVLink 流量（按卡）"),
+    table(
+        Text("Replicas over PCIe", "走 PCIe 通信的副本"),
         Text(
-            "Bytes sent and received. Group traffic over PCIe where NVLink is expected makes eight GPUs slower "
-            "than four; a single line that drops is a link fault.",
-            "收发字节数之和。本应走 NVLink 的组通信走了 PCIe，会使八卡比四卡还慢；单独下降的一条线是链路问题。",
+            "PCIe in orange: the GPUs of the replica have no NVLink between them, and more GPUs may be slower "
+            "than fewer. Across CPU sockets it is slower still.",
+            "橙色 PCIe：该副本的卡之间没有 NVLink，卡多可能反而更慢；跨 CPU socket 则更慢。",
         ),
-        series(
-            lambda: _both_ways(m.GPU_PCIE_TRANSMIT_BYTES_TOTAL, m.GPU_PCIE_RECEIVE_BYTES_TOTAL), f"{GPU_LEGEND} PCIe"
-        ),
-        series(
-            lambda: _both_ways(m.GPU_NVLINK_TRANSMIT_BYTES_TOTAL, m.GPU_NVLINK_RECEIVE_BYTES_TOTAL),
-            f"{GPU_LEGEND} NVLink", requires=(Requires.NVLINK,),
-        ),
-        height=10, panel_id=ids.NODE_LINKS, drill_down=(TO_GPU,),
+        column(lambda: selected(m.LLM_CARDS_OVER_PCIE), Text("Transport", "通信方式"), cell=Cell.COLOUR, value_mappings=PCIE),
+        column(lambda: selected(m.LLM_CARDS_CROSS_SOCKETS), Text("CPU sockets", "CPU socket"), cell=Cell.WORD, value_mappings=SOCKETS),
+        rows=("instance", "replica"), requires=(Requires.GROUPS, Requires.ENGINE), drill_down=(TO_REPLICA,), panel_id=ids.NODE_OVER_PCIE, width=8, height=6,
     ),
     table(
         Text("Degraded links", "降级的链路"),
@@ -287,17 +282,7 @@ _LINKS: tuple[Panel, ...] = (
             lambda: selected(m.GPU_NVLINK_LINKS_DOWN) > 0, Text("NVLinks down", "断开的 NVLink"), cell=Cell.COLOUR,
             threshold=ANY_WARNING, requires=(Requires.NVLINK,),
         ),
-        rows=GPU_LABELS, requires=(Requires.TROUBLE,), width=10, height=10, drill_down=(TO_GPU,), panel_id=ids.NODE_DEGRADED,
-    ),
-    table(
-        Text("Slowest path between the GPUs of a replica", "副本内最慢的卡间路径"),
-        Text(
-            "NV# is NVLink; PIX, PXB, PHB and NODE are PCIe; SYS crosses CPU sockets and is the slowest.",
-            "NV# 为 NVLink；PIX、PXB、PHB、NODE 为 PCIe；SYS 跨 CPU socket，最慢。",
-        ),
-        column(lambda: selected(m.LLM_CARD_PATH_INFO), Text("Seen", "已见"), cell=Cell.FACT),
-        rows=("instance", "replica", "path"), requires=(Requires.GROUPS, Requires.ENGINE), width=6, height=10,
-        drill_down=(TO_REPLICA,),
+        rows=GPU_LABELS, requires=(Requires.TROUBLE,), drill_down=(TO_GPU,), panel_id=ids.NODE_DEGRADED, width=8, height=6,
     ),
     table(
         Text("XIDs in the selected time range", "所选时间内的 XID"),
@@ -309,18 +294,33 @@ _LINKS: tuple[Panel, ...] = (
         column(
             xids.counted, Text("Events", "次数"), cell=Cell.COLOUR, threshold=ANY_WARNING, summed=True, decimals=0,
         ),
-        rows=(*GPU_LABELS, "xid"), requires=(Requires.XID,), width=16, height=6, drill_down=(TO_GPU,),
+        rows=(*GPU_LABELS, "xid"), requires=(Requires.XID,), drill_down=(TO_GPU,), width=8, height=6,
+    ),
+    time_series(
+        Text("PCIe and NVLink traffic by GPU", "PCIe 与 NVLink 流量（按卡）"),
+        Text(
+            "Bytes sent and received. Group traffic over PCIe where NVLink is expected makes eight GPUs slower "
+            "than four; a single line that drops is a link fault.",
+            "收发字节数之和。本应走 NVLink 的组通信走了 PCIe，会使八卡比四卡还慢；单独下降的一条线是链路问题。",
+        ),
+        series(
+            lambda: _both_ways(m.GPU_PCIE_TRANSMIT_BYTES_TOTAL, m.GPU_PCIE_RECEIVE_BYTES_TOTAL), f"{GPU_LEGEND} PCIe"
+        ),
+        series(
+            lambda: _both_ways(m.GPU_NVLINK_TRANSMIT_BYTES_TOTAL, m.GPU_NVLINK_RECEIVE_BYTES_TOTAL),
+            f"{GPU_LEGEND} NVLink", requires=(Requires.NVLINK,),
+        ),
+        panel_id=ids.NODE_LINKS, drill_down=(TO_GPU,), width=14, height=10,
     ),
     table(
-        Text("Replicas over PCIe", "走 PCIe 通信的副本"),
+        Text("Slowest path between the GPUs of a replica", "副本内最慢的卡间路径"),
         Text(
-            "PCIe in orange: the GPUs of the replica have no NVLink between them, and more GPUs may be slower "
-            "than fewer. Across CPU sockets it is slower still.",
-            "橙色 PCIe：该副本的卡之间没有 NVLink，卡多可能反而更慢；跨 CPU socket 则更慢。",
+            "NV# is NVLink; PIX, PXB, PHB and NODE are PCIe; SYS crosses CPU sockets and is the slowest.",
+            "NV# 为 NVLink；PIX、PXB、PHB、NODE 为 PCIe；SYS 跨 CPU socket，最慢。",
         ),
-        column(lambda: selected(m.LLM_CARDS_OVER_PCIE), Text("Transport", "通信方式"), cell=Cell.COLOUR, value_mappings=PCIE),
-        column(lambda: selected(m.LLM_CARDS_CROSS_SOCKETS), Text("CPU sockets", "CPU socket"), cell=Cell.WORD, value_mappings=SOCKETS),
-        rows=("instance", "replica"), requires=(Requires.GROUPS, Requires.ENGINE), width=8, height=6, drill_down=(TO_REPLICA,), panel_id=ids.NODE_OVER_PCIE,
+        column(lambda: selected(m.LLM_CARD_PATH_INFO), Text("Seen", "已见"), cell=Cell.FACT),
+        rows=("instance", "replica", "path"), requires=(Requires.GROUPS, Requires.ENGINE),
+        drill_down=(TO_REPLICA,), width=10, height=10,
     ),
 )  # fmt: skip
 
@@ -334,10 +334,18 @@ NODE = Dashboard(
     ),
     rows=(
         status(),
-        Row(title=Text("GPUs", "GPU"), panels=_GPUS),
-        Row(title=Text("SM activity vs utilisation", "SM 活动与利用率"), panels=_WORK),
-        Row(title=Text("Memory, temperature, clocks", "显存、温度、频率"), panels=_STATE),
-        Row(title=Text("Links and errors", "链路与错误"), panels=_LINKS),
+        Row(title=Text("GPUs", "GPU"), panels=(*_GPUS[:1], *_LINKS[:3])),
+        Row(title=Text("Work, memory, throttling", "工作量、显存与降频"), panels=(*_WORK[:2], *_STATE[:2])),
+        Row(
+            title=Text("Assignment, traffic, paths", "归属、流量与路径"),
+            panels=(*_GPUS[1:], *_LINKS[3:]),
+            collapsed=True,
+        ),
+        Row(
+            title=Text("Power, temperature, clocks", "功率、温度与频率"),
+            panels=(*_WORK[2:], *_STATE[2:]),
+            collapsed=True,
+        ),
         Row(
             title=Text("More: MIG, and with series: full", "更多：MIG，及 series: full"), panels=MORE, collapsed=True
         ),

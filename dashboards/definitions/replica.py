@@ -62,7 +62,7 @@ _HEALTH: tuple[Panel, ...] = (
             f"{REPLICA_NAME} {{{{rank}}}}", requires=(Requires.RAY, Requires.TROUBLE),
         ),
         series(_ending, Text(f"{REPLICA_NAME} certificate", f"{REPLICA_NAME} 证书"), requires=(Requires.TLS, Requires.TROUBLE)),
-        value_mappings=REPLICA_STATES, requires=ENGINE, width=8, height=6, panel_id=ids.REPLICA_HEALTH,
+        value_mappings=REPLICA_STATES, requires=ENGINE, panel_id=ids.REPLICA_HEALTH, width=12, height=5,
     ),
     time_series(
         Text("Error ratio", "错误率"),
@@ -71,7 +71,7 @@ _HEALTH: tuple[Panel, ...] = (
             "1 分钟与 5 分钟窗口内失败请求占完成请求的比例。只计服务端与引擎错误。",
         ),
         series(lambda: max_by(selected(m.LLM_ERROR_RATIO), "instance", "replica", "window"), f"{REPLICA_NAME} {{{{window}}}}"),
-        requires=TRAFFIC, threshold=THRESHOLDS.error_ratio, height=6, panel_id=ids.REPLICA_ERRORS, traces="replica",
+        requires=TRAFFIC, threshold=THRESHOLDS.error_ratio, panel_id=ids.REPLICA_ERRORS, traces="replica", width=12, height=5,
     ),
     time_series(
         Text("Finished requests by outcome", "完成的请求（按结果）"),
@@ -84,7 +84,7 @@ _HEALTH: tuple[Panel, ...] = (
             lambda: sum_by(rate(selected(m.LLM_REQUESTS_TOTAL), RATE_INTERVAL), "instance", "replica", "outcome"),
             f"{REPLICA_NAME} {{{{outcome}}}}", number_format=NumberFormat.REQUESTS,
         ),
-        requires=ENGINE, height=6,
+        requires=ENGINE, width=24, height=6,
     ),
 )  # fmt: skip
 
@@ -98,18 +98,8 @@ _LATENCY: tuple[Panel, ...] = (
             "从到达到首 token，含排队与预填充；p50、p95、p99 与平均。p50 正常而 p99 高：部分请求在等；全部上升：副本已满或变慢。",
         ),
         *curves(m.LLM_TIME_TO_FIRST_TOKEN_SECONDS),
-        requires=TRAFFIC, threshold=THRESHOLDS.first_token, width=8, height=9, panel_id=ids.REPLICA_FIRST_TOKEN,
-            traces="replica",
-    ),
-    heatmap(
-        Text("TTFT distribution", "首 token 时间分布"),
-        Text(
-            "Requests per second by bucket. Two bands are two kinds of requests, such as cached and not; a "
-            "rising band is a queue.",
-            "各区间每秒的请求数。两条带说明有两类请求（如命中与未命中缓存）；整带上移即在排队。",
-        ),
-        lambda: spread_out(m.LLM_TIME_TO_FIRST_TOKEN_SECONDS),
-        requires=TRAFFIC, width=8, height=9,
+        requires=TRAFFIC, threshold=THRESHOLDS.first_token, panel_id=ids.REPLICA_FIRST_TOKEN,
+            traces="replica", width=12, height=8,
     ),
     time_series(
         Text("Inter-token latency (ITL)", "token 间隔（ITL）"),
@@ -119,7 +109,17 @@ _LATENCY: tuple[Panel, ...] = (
             "请求相邻引擎步的间隔；投机解码时一步产生多个 token。p99 尖峰是长预填充或抢占；整体抬高是慢卡或大批次。",
         ),
         *curves(m.LLM_INTER_TOKEN_LATENCY_SECONDS),
-        requires=TRAFFIC, width=8, height=9, panel_id=ids.REPLICA_TOKEN,
+        requires=TRAFFIC, panel_id=ids.REPLICA_TOKEN, width=12, height=8,
+    ),
+    heatmap(
+        Text("TTFT distribution", "首 token 时间分布"),
+        Text(
+            "Requests per second by bucket. Two bands are two kinds of requests, such as cached and not; a "
+            "rising band is a queue.",
+            "各区间每秒的请求数。两条带说明有两类请求（如命中与未命中缓存）；整带上移即在排队。",
+        ),
+        lambda: spread_out(m.LLM_TIME_TO_FIRST_TOKEN_SECONDS),
+        requires=TRAFFIC, width=8, height=8,
     ),
     heatmap(
         Text("ITL distribution", "token 间隔分布"),
@@ -128,7 +128,7 @@ _LATENCY: tuple[Panel, ...] = (
             "各区间每秒的步数。上方出现第二条带即解码被打断。",
         ),
         lambda: spread_out(m.LLM_INTER_TOKEN_LATENCY_SECONDS),
-        requires=TRAFFIC, width=12,
+        requires=TRAFFIC, width=8, height=8,
     ),
     time_series(
         Text("Request duration, quantiles over 5 minutes", "请求总时长（5 分钟分位）"),
@@ -142,7 +142,7 @@ _LATENCY: tuple[Panel, ...] = (
             ),
             f"{REPLICA_NAME} q{{{{quantile}}}}",
         ),
-        requires=TRAFFIC, width=12, panel_id=ids.REPLICA_DURATION, traces="replica",
+        requires=TRAFFIC, panel_id=ids.REPLICA_DURATION, traces="replica", width=8, height=8,
     ),
 )  # fmt: skip
 
@@ -159,7 +159,7 @@ _QUEUE: tuple[Panel, ...] = (
         series(lambda: sum_by(selected(m.LLM_REQUESTS_RUNNING), "instance", "replica"), Text(f"{REPLICA_NAME} running", f"{REPLICA_NAME} 运行")),
         series(lambda: sum_by(selected(m.LLM_REQUESTS_WAITING), "instance", "replica"), Text(f"{REPLICA_NAME} waiting", f"{REPLICA_NAME} 排队")),
         series(lambda: sum_by(selected(m.LLM_STALLED_REQUESTS), "instance", "replica"), Text(f"{REPLICA_NAME} stalled", f"{REPLICA_NAME} 滞留")),
-        requires=ENGINE, panel_id=ids.REPLICA_QUEUE,
+        requires=ENGINE, panel_id=ids.REPLICA_QUEUE, width=12, height=8,
     ),
     time_series(
         Text("KV cache in use", "KV 缓存使用率"),
@@ -171,7 +171,7 @@ _QUEUE: tuple[Panel, ...] = (
         series(
             lambda: max_by(selected(m.LLM_KV_CACHE_USAGE_RATIO), "instance", "replica", "rank"), f"{REPLICA_NAME} {{{{rank}}}}"
         ),
-        requires=ENGINE, threshold=THRESHOLDS.kv_cache_use, max_value=1, panel_id=ids.REPLICA_CACHE,
+        requires=ENGINE, threshold=THRESHOLDS.kv_cache_use, max_value=1, panel_id=ids.REPLICA_CACHE, width=12, height=8,
     ),
     time_series(
         Text("Preemptions", "抢占"),
@@ -181,7 +181,7 @@ _QUEUE: tuple[Panel, ...] = (
             "每秒因 KV 缓存满而被打回的请求；每次都要重算。持续高于零，尾延迟会变差。",
         ),
         series(lambda: sum_by(rate(selected(m.LLM_PREEMPTIONS_TOTAL), RATE_INTERVAL), "instance", "replica"), REPLICA_NAME),
-        requires=ENGINE, threshold=THRESHOLDS.preemption_rate, panel_id=ids.REPLICA_PREEMPTIONS,
+        requires=ENGINE, threshold=THRESHOLDS.preemption_rate, panel_id=ids.REPLICA_PREEMPTIONS, width=12, height=8,
     ),
     time_series(
         Text("Prefix-cache hit rate", "前缀缓存命中率"),
@@ -191,7 +191,7 @@ _QUEUE: tuple[Panel, ...] = (
             "5 分钟内命中 token 占查询 token 的比例。取决于业务：相对自身历史下降才是问题（路由、提示词、淘汰），绝对值低不是。",
         ),
         series(lambda: max_by(selected(m.LLM_KV_CACHE_HIT_RATIO, window=EXPORTER_WINDOW), "instance", "replica"), REPLICA_NAME),
-        requires=TRAFFIC, threshold=THRESHOLDS.hit_rate, max_value=1, width=6, panel_id=ids.REPLICA_HITS,
+        requires=TRAFFIC, threshold=THRESHOLDS.hit_rate, max_value=1, panel_id=ids.REPLICA_HITS, width=12, height=8,
     ),
     table(
         Text("KV cache tokens", "KV 缓存：空闲/总量"),
@@ -202,7 +202,7 @@ _QUEUE: tuple[Panel, ...] = (
         ),
         column(lambda: selected(m.LLM_KV_CACHE_CAPACITY_TOKENS), Text("Capacity", "总量"), summed=True),
         column(lambda: selected(m.LLM_KV_CACHE_FREE_TOKENS), Text("Free", "空闲"), summed=True),
-        rows=("instance", "replica"), requires=ENGINE, width=8, height=8,
+        rows=("instance", "replica"), requires=ENGINE, width=12, height=6,
     ),
     stat(
         Text("Sequences that still fit", "还能容纳的序列"),
@@ -211,7 +211,7 @@ _QUEUE: tuple[Panel, ...] = (
             "按近期平均长度，空闲 token 还能容纳的序列数；为 0 时新请求要排队。",
         ),
         series(lambda: sum_by(selected(m.LLM_KV_CACHE_FREE_SEQUENCES), "instance", "replica"), REPLICA_NAME),
-        requires=TRAFFIC, width=5, height=8, decimals=0,
+        requires=TRAFFIC, decimals=0, width=6, height=6,
     ),
     stat(
         Text("Time until the KV cache is full", "缓存写满还需"),
@@ -220,7 +220,7 @@ _QUEUE: tuple[Panel, ...] = (
             "按最近一分钟的增速估计。只剩几分钟说明很快要排队；不增长时无值。",
         ),
         series(lambda: min_by(selected(m.LLM_KV_CACHE_TIME_TO_FULL_SECONDS), "instance", "replica"), REPLICA_NAME),
-        requires=(Requires.PRESSURE, Requires.TRAFFIC), width=5, height=8,
+        requires=(Requires.PRESSURE, Requires.TRAFFIC), width=6, height=6,
     ),
 )  # fmt: skip
 
@@ -311,10 +311,14 @@ REPLICA = Dashboard(
     ),
     rows=(
         status(),
-        Row(title=Text("Health", "健康"), panels=_HEALTH),
-        Row(title=Text("Latency", "延迟"), panels=_LATENCY),
-        Row(title=Text("Queue and KV cache", "排队与 KV 缓存"), panels=_QUEUE),
-        Row(title=Text("GPUs and ranks", "所属的卡与 rank"), panels=_GPUS),
+        Row(title=Text("Health and GPUs", "健康与所属的卡"), panels=(*_HEALTH[:2], *_GPUS[:2])),
+        Row(title=Text("Latency, queue, KV cache", "延迟、排队与 KV 缓存"), panels=(*_LATENCY[:2], *_QUEUE[:2])),
+        Row(
+            title=Text("Distributions, outcomes, ranks", "分布、结果与 rank"),
+            panels=(*_LATENCY[2:], *_HEALTH[2:], *_GPUS[2:]),
+            collapsed=True,
+        ),
+        Row(title=Text("KV cache in detail", "KV 缓存详情"), panels=_QUEUE[2:], collapsed=True),
         Row(
             title=Text(
                 "Stages and measurement limits (mostly series: full)", "各阶段与测量限制（多数需 series: full）"

@@ -321,8 +321,9 @@ SHARDWATCH = Dashboard(
     rows=(
         status(),
         Row(title=Text("Sources", "数据源"), panels=_SOURCES),
-        Row(title=Text("Ages and failures", "年龄与失败"), panels=_AGES),
-        Row(title=Text("Resource usage", "自身开销"), panels=_COST),
+        Row(title=Text("Ages", "年龄"), panels=_AGES[:3]),
+        Row(title=Text("Failures and certificates", "失败与证书"), panels=_AGES[3:], collapsed=True),
+        Row(title=Text("Resource usage", "自身开销"), panels=_COST, collapsed=True),
         Row(title=Text("More (series: full)", "更多（series: full）"), panels=_FULL, collapsed=True),
     ),
     annotations=OF_DAEMON,

@@ -11,7 +11,7 @@ from dashboards.thresholds import ANY_CRITICAL, ANY_WARNING
 from dashboards.variables import selected, targets
 from exporter.catalog import metrics as m
 from exporter.model.text import Text
-from exporter.promql import ALERTS, count_by, regex, select, sum_by, without_value
+from exporter.promql import ALERTS, count_by, regex, select, sum_by
 
 NONE_IS_GOOD = (ValueMapping(0, Text("none", "无"), Colour.GOOD),)
 UP = (ValueMapping(0, Text("down", "离线"), Colour.CRITICAL), ValueMapping(1, Text("up", "在线"), Colour.GOOD))
@@ -46,6 +46,8 @@ def _exporters() -> Panel:
         series(lambda: sum_by(1 - targets()), Text("down", "失联")),
         threshold=ANY_CRITICAL,
         value_mappings=NONE_IS_GOOD,
+        width=6,
+        height=3,
     )
 
 
@@ -59,20 +61,8 @@ def _gpus() -> Panel:
         series(lambda: sum_by(1 - selected(m.GPU_UP)), Text("lost", "掉卡")),
         threshold=ANY_CRITICAL,
         value_mappings=NONE_IS_GOOD,
-    )
-
-
-def _engines() -> Panel:
-    return stat(
-        Text("Engines down", "停止的引擎"),
-        Text(
-            "Engines that cannot be read (llm_up is 0).",
-            "无法读取的引擎（llm_up 为 0）。",
-        ),
-        series(lambda: sum_by(1 - selected(m.LLM_UP)), Text("down", "停止")),
-        requires=(Requires.ENGINE,),
-        threshold=ANY_CRITICAL,
-        value_mappings=NONE_IS_GOOD,
+        width=6,
+        height=3,
     )
 
 
@@ -92,6 +82,8 @@ def _frozen() -> Panel:
         requires=(Requires.ENGINE,),
         threshold=ANY_CRITICAL,
         value_mappings=NONE_IS_GOOD,
+        width=6,
+        height=3,
     )
 
 
@@ -121,26 +113,8 @@ def _alerts() -> Panel:
         requires=(Requires.RULES,),
         threshold=ANY_WARNING,
         value_mappings=NONE_IS_GOOD,
-    )
-
-
-def _missing() -> Panel:
-    return stat(
-        Text("Signals unreadable", "读不到的信号"),
-        Text(
-            "Signals that could not be read although the GPU supports them (gpu_signal_missing_info). GPU health "
-            "lists them with the reason.",
-            "GPU 支持但读不到的信号数（gpu_signal_missing_info）。“GPU 健康”列出原因。",
-        ),
-        series(
-            lambda: (
-                count_by(selected(m.GPU_SIGNAL_MISSING_INFO, reason=without_value("unsupported")))
-                | count_by(selected(m.GPU_UP)) * 0
-            ),
-            Text("missing", "缺失"),
-        ),
-        threshold=ANY_WARNING,
-        value_mappings=NONE_IS_GOOD,
+        width=6,
+        height=3,
     )
 
 
@@ -148,5 +122,5 @@ def status() -> Row:
     """Return the row."""
     return Row(
         title=Text("Current status", "当前状态"),
-        panels=(_exporters(), _gpus(), _engines(), _frozen(), _alerts(), _missing()),
+        panels=(_exporters(), _gpus(), _frozen(), _alerts()),
     )

@@ -90,8 +90,8 @@ def test_panels_of_different_height_in_a_line_and_too_wide_ones_are_refused():
 
 
 def test_more_panels_than_anybody_reads_are_refused():
-    many = tuple(replace(panel(), title=T(f"Panel {number}", "面板")) for number in range(26))
-    with pytest.raises(DashboardError, match="26 open panels; the limit is 25"):
+    many = tuple(replace(panel(), title=T(f"Panel {number}", "面板")) for number in range(13))
+    with pytest.raises(DashboardError, match="13 open panels; the limit is 12"):
         small(Row(title=T("One", "一"), panels=many)).render(Language.ENGLISH)
     small(Row(title=T("One", "一"), panels=many, collapsed=True)).render(Language.ENGLISH)
 
