@@ -58,7 +58,7 @@ _LOAD: tuple[Panel, ...] = (
         ),
         series(lambda: sum_by(selected(m.LLM_REQUESTS_RUNNING), "model"), Text("{{model}} running", "{{model}} 运行")),
         series(lambda: sum_by(selected(m.LLM_REQUESTS_WAITING), "model"), Text("{{model}} waiting", "{{model}} 排队")),
-        requires=ENGINE, width=24, height=7,
+        requires=ENGINE, width=24, height=8,
     ),
     time_series(
         Text("Tokens generated", "生成 token 速率"),
@@ -217,6 +217,16 @@ _NODES: tuple[Panel, ...] = (
 
 _BALANCE: tuple[Panel, ...] = (
     stat(
+        Text("Version mismatches", "版本不一致"),
+        Text(
+            "Models whose nodes differ in driver or CUDA version, plus models whose replicas differ in engine "
+            "version. The last row of this dashboard lists the versions.",
+            "所在节点驱动或 CUDA 版本不一致的模型数，加上副本引擎版本不一致的模型数。本仪表盘最后一行列出各自的版本。",
+        ),
+        series(_differing, Text("models", "模型")),
+        threshold=ANY_WARNING, value_mappings=NONE_IS_GOOD, width=6, height=6,
+    ),
+    stat(
         Text("Busiest replica over mean", "最忙副本/均值"),
         Text(
             "Requests running on the busiest replica of a model over the mean of its replicas: 1 is even; with "
@@ -227,7 +237,7 @@ _BALANCE: tuple[Panel, ...] = (
             lambda: max_by(selected(m.LLM_REPLICA_IMBALANCE_MAX_TO_MEAN_RATIO, signal="requests_running")),
             Text("worst model", "最差模型"), number_format=NumberFormat.FACTOR,
         ),
-        requires=(Requires.REPLICAS, Requires.TRAFFIC), threshold=THRESHOLDS.replica_imbalance, width=5, decimals=2,
+        requires=(Requires.REPLICAS, Requires.TRAFFIC), threshold=THRESHOLDS.replica_imbalance, decimals=2, width=6, height=4,
     ),
     stat(
         Text("Utilisation spread inside a replica", "副本内最大利用率差"),
@@ -239,7 +249,7 @@ _BALANCE: tuple[Panel, ...] = (
         series(
             lambda: max_by(selected(m.GPU_UTILIZATION_SPREAD_RATIO, scope="replica")), Text("worst replica", "最差副本")
         ),
-        requires=ENGINE, threshold=THRESHOLDS.utilization_spread, width=5,
+        requires=ENGINE, threshold=THRESHOLDS.utilization_spread, width=6, height=4,
     ),
     stat(
         Text("Energy per token", "每 token 能耗"),
@@ -249,7 +259,7 @@ _BALANCE: tuple[Panel, ...] = (
             "生成一个 token 的卡能耗（焦耳），各副本平均。翻倍通常意味着等待或批次过小。",
         ),
         series(lambda: avg_by(selected(m.LLM_ENERGY_JOULES_PER_GENERATED_TOKEN, window=EXPORTER_WINDOW)).as_unit(Unit.JOULES), Text("mean", "平均")),
-        requires=TRAFFIC, width=5, decimals=2,
+        requires=TRAFFIC, decimals=2, width=6, height=4,
     ),
     stat(
         Text("GPUs idle", "空闲的 GPU"),
@@ -261,18 +271,7 @@ _BALANCE: tuple[Panel, ...] = (
             lambda: count_by(rate(selected(m.GPU_IDLE_SECONDS_TOTAL), RATE_INTERVAL) > THRESHOLDS.idle_share.warning)
             | count_by(selected(m.GPU_UP)) * 0,
             Text("idle", "空闲"),
-        ),
-        width=4,
-    ),
-    stat(
-        Text("Version mismatches", "版本不一致"),
-        Text(
-            "Models whose nodes differ in driver or CUDA version, plus models whose replicas differ in engine "
-            "version. The last row of this dashboard lists the versions.",
-            "所在节点驱动或 CUDA 版本不一致的模型数，加上副本引擎版本不一致的模型数。本仪表盘最后一行列出各自的版本。",
-        ),
-        series(_differing, Text("models", "模型")),
-        threshold=ANY_WARNING, value_mappings=NONE_IS_GOOD, width=5,
+        ), width=6, height=4,
     ),
 )  # fmt: skip
 
@@ -287,9 +286,9 @@ FLEET = Dashboard(
     rows=(
         status(),
         Row(title=Text("Nodes", "节点"), panels=_NODES[:2]),
-        Row(title=Text("User experience", "用户体验"), panels=(*SLO, *_LOAD[:1])),
-        Row(title=Text("Load and alerts", "负载与告警"), panels=(*_LOAD[1:], *_NODES[2:]), collapsed=True),
-        Row(title=Text("Balance, cost, versions", "均衡、成本与版本"), panels=_BALANCE, collapsed=True),
+        Row(title=Text("User experience, versions", "用户体验与版本"), panels=(*SLO, *_BALANCE[:1])),
+        Row(title=Text("Load and alerts", "负载与告警"), panels=(*_LOAD, *_NODES[2:]), collapsed=True),
+        Row(title=Text("Balance and cost", "均衡与成本"), panels=_BALANCE[1:], collapsed=True),
         Row(title=Text("Versions, cost and GPUs in use", "版本、成本与在用 GPU"), panels=VERSIONS, collapsed=True),
     ),
     annotations=OF_FLEET,

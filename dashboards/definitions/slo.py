@@ -90,6 +90,6 @@ SLO: tuple[Panel, ...] = (
         ),
         series(lambda: selected(burn_rate("5m")) >= 0, Text("{{model}} {{objective}} 5m", "{{model}} {{objective}} 5m"), number_format=NumberFormat.FACTOR),
         series(lambda: selected(burn_rate("1h")) >= 0, Text("{{model}} {{objective}} 1h", "{{model}} {{objective}} 1h"), number_format=NumberFormat.FACTOR),
-        requires=(Requires.RULES, Requires.TRAFFIC), threshold=BURN_RATE, width=24, height=6, panel_id=ids.FLEET_OBJECTIVES,
+        requires=(Requires.RULES, Requires.TRAFFIC), threshold=BURN_RATE, width=18, height=6, panel_id=ids.FLEET_OBJECTIVES,
     ),
 )  # fmt: skip

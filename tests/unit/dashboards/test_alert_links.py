@@ -23,7 +23,6 @@ for _group in GROUPS:
         RECORDED.setdefault(_one.name, set()).update(_one.expr.sources)
 # Alerts whose panel asks for something else, and why it shows the fault nevertheless.
 SHOWN_OTHERWISE = {
-    "ShardwatchRestarting": "its starts are marks over the curves, and each ends a curve",
     "ShardwatchBlind": "each source's strip ends or turns; the alert has no source of its own to name",
     "GpuNvlinkDown": "the number of active links steps down by those that went",
     "PrefixCacheHitRateDropped": "the same share as the daemon counts it, over the window of the dashboards",
