@@ -30,7 +30,7 @@ PAGES = [
         ROOT / name
         for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "compose/README.md", "compose/FLEET.md")
     ),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
 README_LINES = 150
 
