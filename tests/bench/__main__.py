@@ -12,6 +12,7 @@ STEPS = (
     ("whole node, D8: the defaults", ["tests.bench.node", "--load", "D8", "--seconds", "45"]),
     ("whole node, W8, full set", ["tests.bench.node", "--seconds", "20", "--series", "full"]),
     ("whole node, W8, two busy processes a core", ["tests.bench.node", "--seconds", "20", "--stress"]),
+    ("TLS and a user against neither", ["tests.bench.web_config"]),
     ("beside other exporters", ["tests.bench.peers"]),
     ("diagnosis and verdicts", ["tests.bench.diagnosis"]),
     ("bursts and a driver that hangs", ["tests.bench.burst"]),

@@ -50,9 +50,11 @@ def test_the_health_check_asks_where_the_daemon_listens():
     import http.server
     import threading
 
+    statuses = [200]
+
     class Healthy(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
-            self.send_response(200 if self.path == "/-/healthy" else 404)
+            self.send_response(statuses[0] if self.path == "/-/healthy" else 404)
             self.end_headers()
 
         def log_message(self, *arguments):
@@ -67,6 +69,10 @@ def test_the_health_check_asks_where_the_daemon_listens():
             environment = {**os.environ, "SHARDWATCH_LISTEN": listen}
             run = subprocess.run([sys.executable, "-c", command], env=environment, capture_output=True, timeout=60)
             assert run.returncode == 0, run.stderr
+        for status, healthy in ((400, True), (401, True), (503, False)):  # TLS, users, and a loop that does not run
+            statuses[0] = status
+            run = subprocess.run([sys.executable, "-c", command], env=environment, capture_output=True, timeout=60)
+            assert (run.returncode == 0) is healthy, status
         server.shutdown()
         thread.join(10)
     run = subprocess.run([sys.executable, "-c", command], env=environment, capture_output=True, timeout=60)
@@ -92,7 +98,7 @@ def test_the_lock_holds_what_the_daemon_requests():
     locked = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / "compose/requirements.lock").read_text(), re.MULTILINE))
     wanted = {re.match(r"[A-Za-z0-9-]+", requirement)[0].lower() for requirement in required}
     assert wanted >= {"nvidia-ml-py", "pyyaml"}
-    assert wanted <= locked
+    assert wanted | {"bcrypt"} <= locked, "users of the endpoint need bcrypt"
     assert "hatchling" in (ROOT / "compose/build-requirements.lock").read_text()
 
 

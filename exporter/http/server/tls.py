@@ -46,7 +46,7 @@ class TlsServerConnection(ServerConnection):
     """A client that speaks TLS.  Takes over ``sock``, also when it raises OSError because the client is gone.
 
     ``allowed_sans``: of which the certificate of a client that has one must have at least one; empty allows all.
-    ``on_failure`` is called with why a handshake failed, "" where the client only went, as a port check does.
+    ``on_failure`` is called with why a handshake failed, "" where it is not worth a log line.
     """
 
     __slots__ = ("_allowed_sans", "_on_failure", "_shaking")
@@ -88,9 +88,11 @@ class TlsServerConnection(ServerConnection):
         except ssl.SSLError as error:
             if error.reason == "HTTP_REQUEST":
                 response = text_response(400, "this port speaks HTTPS; write https://")
+                self._on_failure("")  # it is told; and so asks the image's own health check
                 with contextlib.suppress(OSError):
                     socket.socket.send(self.sock, format_head(response, keep=False) + response.body)
-            self._on_failure(_reason(error))
+            else:
+                self._on_failure(_reason(error))
             raise
         certificate = self.sock.getpeercert() if self._allowed_sans else None
         if certificate and not subject_names(certificate) & self._allowed_sans:
