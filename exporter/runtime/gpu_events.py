@@ -37,7 +37,7 @@ from exporter.runtime.gpu_event_lines import GpuEventLog
 from exporter.runtime.poll.loop import PollLoop
 from exporter.runtime.poll.state_logger import StateLogger
 from exporter.sources.kernel_log.log import Entry, KernelLog
-from exporter.sources.kernel_log.messages import GpuNameMessage
+from exporter.sources.kernel_log.messages import GpuNameMessage, XidMessage
 from exporter.sources.kernel_log.switch_messages import SxidMessage
 from exporter.sources.pci import PciDevices
 
@@ -200,7 +200,7 @@ class GpuEvents:
         now = self._clock()
         for entry in entries:
             message = entry.message
-            if not self._is_present(message.pci):
+            if not self._is_present(message):
                 self._lines.unknown_device(message.pci)
             elif isinstance(message, GpuNameMessage):
                 with self._lock:
@@ -224,11 +224,13 @@ class GpuEvents:
                 self._report(report, message.detail)
         self._on_change()
 
-    def _is_present(self, pci: str) -> bool:
+    def _is_present(self, message: XidMessage | GpuNameMessage | SxidMessage) -> bool:
         """Return whether a GPU or switch may be at the address, also one that was lost."""
         with self._lock:
-            known = self._xids.knows(pci)
-        return known or self._devices.may_have(pci)
+            known = self._xids.knows(message.pci)
+        is_switch = isinstance(message, SxidMessage)
+        may_have = self._devices.may_have_switch if is_switch else self._devices.may_have
+        return known or may_have(message.pci)
 
     # ------------------------------------------------------------------ for the publisher
 

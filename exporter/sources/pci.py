@@ -22,20 +22,33 @@ class PciDevices:
         self._clock = clock
         self._due = float("-inf")
         self._addresses: frozenset[str] = frozenset()
+        self._is_readable = False
 
     def may_have(self, pci: str) -> bool:
-        """Return whether a device may be at an address (canonical); True for all where sysfs shows no device."""
+        """Return whether a device may be at an address (canonical); True for all where sysfs shows none of NVIDIA."""
+        self._refresh()
+        return pci in self._addresses or not self._addresses
+
+    def may_have_switch(self, pci: str) -> bool:
+        """Return whether an NVSwitch may be at an address: as ``may_have``, but where sysfs shows a bus it decides.
+
+        The driver names GPUs, also to a container whose sysfs shows none of them, but no switches.
+        """
+        self._refresh()
+        return pci in self._addresses or not self._is_readable
+
+    def _refresh(self) -> None:
         now = self._clock()
         if now >= self._due:
             self._due = now + _PERIOD
             self._addresses = self._read()
-        return pci in self._addresses or not self._addresses
 
     def _read(self) -> frozenset[str]:
         try:
             names = list(islice(os.listdir(self._root), _MAX_DEVICES))
         except OSError:
-            return frozenset()
+            names = []
+        self._is_readable = bool(names)
         return frozenset(canonical_pci(name) for name in names if self._is_nvidia(name)) - {""}
 
     def _is_nvidia(self, name: str) -> bool:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from exporter.sources.kernel_log.record import KernelRecord, message_of_journal_line, of_driver, written_at
 
 PROGRAMS = ("/usr/bin/journalctl", "/bin/journalctl")  # nothing that happens to be earlier in the path
+KERN = "SYSLOG_FACILITY=0"  # not what a program of root wrote into the kernel's ring
 HISTORY = 2000  # messages of this boot that are looked at
 PROOF = 3.0  # seconds for the first message to come
 OLD_FOR = 5.0  # seconds in which old messages may come; later ones are new, whatever the clock was set to meanwhile
@@ -43,7 +44,7 @@ class JournalLog:
         program = next((path for path in PROGRAMS if os.path.exists(path)), None)
         if program is None:
             raise FileNotFoundError(errno.ENOENT, "there is no journalctl")
-        options = ("--dmesg", "--follow", "--output=short-unix", f"--lines={HISTORY}", "--no-pager", "--quiet")
+        options = ("--dmesg", "--follow", "--output=short-unix", f"--lines={HISTORY}", "--no-pager", "--quiet", KERN)
         self._child = subprocess.Popen(
             [program, *options],
             stdin=subprocess.DEVNULL,

@@ -90,7 +90,9 @@ def test_where_neither_device_nor_file_can_be_read_the_journal_is_followed(progr
     assert until(kernel_log.read, 2) == [(48, False), (74, False)]
     assert kernel_log.read() == []
     (_, *options) = program.started()[0]
-    assert {"--dmesg", "--follow", "--output=short-unix"} <= set(options) and len(program.started()) == 1
+    assert {"--dmesg", "--follow", "--output=short-unix", "SYSLOG_FACILITY=0"} <= set(options) and len(
+        program.started()
+    ) == 1
 
 
 def test_a_message_is_new_after_a_while_although_the_clock_was_set_back(program, opened, monkeypatch):

@@ -43,3 +43,12 @@ def test_a_device_that_comes_is_found_after_a_while(bus):
 @pytest.mark.parametrize("root", ["/nowhere", "."])
 def test_without_a_bus_to_compare_with_a_device_may_be_anywhere(root, tmp_path):
     assert PciDevices(str(tmp_path / root)).may_have("0000:65:00")
+    assert PciDevices(str(tmp_path / root)).may_have_switch("0000:65:00")
+
+
+def test_where_the_bus_shows_no_nvidia_device_no_switch_is_there(tmp_path):
+    (tmp_path / "0000:00:1f.3").mkdir()
+    (tmp_path / "0000:00:1f.3" / "vendor").write_text("0x8086\n")
+    devices = PciDevices(str(tmp_path))
+    assert devices.may_have("0000:65:00"), "the driver names GPUs also where the bus is hidden"
+    assert not devices.may_have_switch("0000:65:00")
