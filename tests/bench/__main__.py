@@ -15,6 +15,7 @@ STEPS = (
     ("TLS and a user against neither", ["tests.bench.web_config"]),
     ("beside other exporters", ["tests.bench.peers"]),
     ("diagnosis and verdicts", ["tests.bench.diagnosis"]),
+    ("probes of verdicts", ["tests.bench.verdicts"]),
     ("bursts and a driver that hangs", ["tests.bench.burst"]),
     ("a storm of XIDs", ["tests.bench.xid_storm"]),
     ("hostile pages", ["tests.bench.malicious", "--seconds", "15"]),

@@ -116,17 +116,16 @@ class AgentCheckServer:
         for key, _ in selector.select(PATIENCE / 4):
             if key.fileobj is self._socket:
                 self._accept(selector)
-            elif isinstance(key.fileobj, socket.socket):
-                self._read(selector, key.fileobj)
+            elif isinstance(key.fileobj, socket.socket) and key.fileobj in self._pending:
+                self._read(selector, key.fileobj)  # else closed in this turn, to make room
         now = self._clock()
         for connection in [late for late, (deadline, _) in self._pending.items() if deadline <= now]:
             self._close(selector, connection)
 
     def _accept(self, selector: selectors.BaseSelector) -> None:
         connection, _ = self._socket.accept()
-        if len(self._pending) >= MAX_CONNECTIONS:
-            connection.close()
-            return
+        if len(self._pending) >= MAX_CONNECTIONS:  # HAProxy sends the name at once: the oldest is one that is mute
+            self._close(selector, next(iter(self._pending)))
         connection.setblocking(False)
         self._pending[connection] = (self._clock() + PATIENCE, b"")
         selector.register(connection, selectors.EVENT_READ)

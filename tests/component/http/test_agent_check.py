@@ -113,6 +113,18 @@ def test_silent_and_flooding_clients_are_closed_and_others_are_answered(monkeypa
         assert ask(server, b"x" * 256) == b""
 
 
+def test_beside_more_mute_clients_than_there_is_room_for_every_request_is_answered(monkeypatch):
+    monkeypatch.setattr(agent_check, "PATIENCE", 600.0)  # none of them is closed for being late
+    newest = judged(eject=VerdictState.EJECT)
+    with served(lambda: newest) as server, contextlib.ExitStack() as stack:
+        for _ in range(4):
+            for _ in range(agent_check.MAX_CONNECTIONS):
+                stack.enter_context(socket.create_connection(server.address, timeout=10))
+            half = stack.enter_context(socket.create_connection(server.address, timeout=10))
+            half.sendall(b"ejec")
+            assert ask(server, b"eject\n") == b"down #no_progress\n"
+
+
 def test_a_port_in_use_is_one_error_that_names_the_key():
     with (
         served(lambda: None) as server,
