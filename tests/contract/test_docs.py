@@ -60,6 +60,7 @@ NOT_RUN = {
     "gdb -p": "a process id",
     "curl -s http://127.0.0.1:9853": "a daemon on the default port",
     "git diff": "a repository",
+    "openssl req": "a temporary folder; tests/component/http/test_web_config.py runs it",
     "amtool alert add": "an Alertmanager; tests/system/test_alerts_end_to_end.py sends alerts to one",
     "kubectl apply": "a cluster; tests/contract/test_kubernetes.py renders the folders",
     "cd compose/kubernetes/base && kustomize": "a registry",

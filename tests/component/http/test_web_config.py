@@ -6,8 +6,12 @@ import calendar
 import contextlib
 import json
 import os
+import pathlib
+import re
+import shlex
 import shutil
 import socket
+import ssl
 import subprocess
 import time
 from urllib.request import urlopen
@@ -34,6 +38,7 @@ from tests.support.web_config import (
     tls,
 )
 
+ROOT = pathlib.Path(__file__).parents[3]
 PROMETHEUS = shutil.which("prometheus")
 NODE_EXPORTER = shutil.which("prometheus-node-exporter")
 
@@ -154,6 +159,15 @@ def test_when_the_certificate_ends_is_read_from_it(ends, keys, tmp_path, caplog)
     moment = calendar.timegm(time.strptime(ends, "%Y%m%d%H%M%SZ"))
     assert WebConfigFile(str(path)).current().certificate_expires == moment
     assert ("certificate_expired" in caplog.text) == (ends < "2026")
+
+
+def test_the_documented_command_makes_a_certificate_that_is_served(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (command,) = re.findall(r"^openssl req .*$", (ROOT / "docs" / "security.md").read_text(), re.MULTILINE)
+    subprocess.run(shlex.split(command), check=True, capture_output=True, timeout=60)
+    text = "tls_server_config:\n  cert_file: server.pem\n  key_file: server.key\n"
+    with protected(text, tmp_path) as server:
+        assert fetch(server, ssl.create_default_context(cafile="server.pem")).status == 200
 
 
 def test_a_bundle_without_a_readable_date_has_none(tmp_path):
