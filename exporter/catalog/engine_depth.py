@@ -189,6 +189,14 @@ SCHEDULER = (
         "Slots for LoRA adapters in GPU memory: used and total.",
     ),
     _detail(
+        "startup_duration",
+        MetricKind.GAUGE,
+        Detail.STARTUP_PHASES,
+        "phase",
+        "Duration of the phases of the engine's start, in the engine's words, such as load_weight.",
+        unit=Unit.SECONDS,
+    ),
+    _detail(
         "engine_sleep_state",
         MetricKind.GAUGE,
         Detail.SLEEP_STATES,

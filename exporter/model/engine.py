@@ -67,6 +67,7 @@ class Detail(str, Enum):
     OFFLOAD_BYTES = "offload_bytes"  # direction → bytes
     OFFLOAD_SECONDS = "offload_seconds"  # direction → seconds
     LORA_SLOTS = "lora_slots"  # used, total → slots for adapters
+    STARTUP_PHASES = "startup_phases"  # → seconds that each took at the newest start
     SLEEP_STATES = "sleep_states"  # → 1 in this state, else 0
 
 

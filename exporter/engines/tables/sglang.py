@@ -162,6 +162,7 @@ SGLANG = Engine(
         _queue("grammar", "num_grammar_queue_reqs"),
         EngineField(Detail.LORA_SLOTS, ("sglang:lora_pool_slots_used",), where=_total, word="used"),
         EngineField(Detail.LORA_SLOTS, ("sglang:lora_pool_slots_total",), where=_total, word="total"),
+        EngineField(Detail.STARTUP_PHASES, ("sglang:startup_time_seconds",), labels=("phase",)),
         # Good, failed and aborted ones alike; a request for n answers counts n + 1 times.
         EngineField(Family.FINISHED, ("sglang:num_requests_total",), where=_total),
         # A full queue, or a request that has waited for too long in it.

@@ -53,6 +53,7 @@ ON_NO_DASHBOARD = {
     "llm_scheduler_queue_requests": "of use beside the engine's documentation; the full set alone has it",
     "llm_kv_transfer_failures_total": "of use beside the engine's documentation; the full set alone has it",
     "llm_lora_slots": "of use beside the engine's documentation; the full set alone has it",
+    "llm_startup_duration_seconds": "of engines that measure their start; the full set alone has it",
     "llm_engine_sleep_state": "of use beside the engine's documentation; the full set alone has it",
     "llm_cost_per_million_prompt_tokens": "the same price over the input; boards show it over the answers",
     "llm_cost_per_million_processed_tokens": "the same price over both; boards show it over the answers",
