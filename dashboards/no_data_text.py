@@ -37,6 +37,7 @@ class Requires(Enum):
     MIG = "mig"
     IMAGE = "image"
     TLS = "tls"
+    ACCESS = "access"
     RAY = "ray"
     KIND = "kind"
     BATCH = "batch"
@@ -69,6 +70,7 @@ NO_VALUE: dict[Requires, Text] = {
     Requires.MIG: Text("MIG not enabled", "未启用 MIG"),
     Requires.IMAGE: Text("image unknown", "镜像未知"),
     Requires.TLS: Text("engines over plain HTTP", "引擎使用明文 HTTP"),
+    Requires.ACCESS: Text("daemons without TLS and users", "守护进程未启用 TLS 与用户"),
     Requires.RAY: Text("no Ray Serve", "无 Ray Serve"),
     Requires.KIND: Text("not provided by this engine", "此类引擎不提供"),
     Requires.BATCH: Text("no batch timing", "引擎不按批次计时"),

@@ -226,6 +226,25 @@ _AGES: tuple[Panel, ...] = (
         ),
         rows=("instance", "replica"), requires=(Requires.TLS,), width=6, height=8, drill_down=(TO_REPLICA,),
     ),
+    table(
+        Text("Access to the metrics endpoint", "指标端点的访问"),
+        Text("Remaining time of the daemon's own certificate, and clients that were refused. Absent over plain HTTP without "
+          "users.",
+          "守护进程自身证书的剩余时间，以及被拒绝的客户端。明文 HTTP 且无用户时无此项。"),
+        column(
+            lambda: until(selected(m.SHARDWATCH_CERTIFICATE_EXPIRY_TIMESTAMP_SECONDS)), Text("Remaining", "剩余"),
+            cell=Cell.COLOUR, number_format=NumberFormat.AGE, threshold=THRESHOLDS.certificate_remaining,
+        ),
+        column(
+            lambda: rate(selected(m.SHARDWATCH_TLS_HANDSHAKE_FAILURES_TOTAL), RATE_INTERVAL),
+            Text("Failed handshakes", "失败的握手"), number_format=NumberFormat.EVENTS,
+        ),
+        column(
+            lambda: sum_by(rate(selected(m.SHARDWATCH_AUTHENTICATION_FAILURES_TOTAL), RATE_INTERVAL), "job", "instance"),
+            Text("Refused users", "被拒绝的用户"), number_format=NumberFormat.EVENTS,
+        ),
+        rows=("instance",), requires=(Requires.ACCESS,), width=6, height=8,
+    ),
 )  # fmt: skip
 
 
