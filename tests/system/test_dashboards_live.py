@@ -38,6 +38,7 @@ NEVER_HERE = {
     Requires.ABSENT,
     Requires.IMAGE,
     Requires.TLS,
+    Requires.ACCESS,
     Requires.RAY,
     Requires.BATCH,
     Requires.NEWER,
