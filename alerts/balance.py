@@ -10,8 +10,19 @@ from alerts.panel_ids import (
     IMBALANCE_REPLICAS,
     NODE_OVER_PCIE,
     REPLICA_STRAGGLER,
+    REPLICA_TOKEN,
 )
-from alerts.recordings import GENERATED, MODEL, REPLICA, RUNNING, WAITING, token_rate
+from alerts.recordings import (
+    GENERATED,
+    ITL,
+    MEMORY_TO_MEAN,
+    MODEL,
+    NODE,
+    REPLICA,
+    RUNNING,
+    WAITING,
+    token_rate,
+)
 from alerts.rule import Alert, Component
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
@@ -26,8 +37,11 @@ from exporter.promql import (
     avg_by,
     binary,
     count_by,
+    increase,
     label_replace,
     max_by,
+    min_by,
+    observations,
     over_time,
     select,
     sum_by,
@@ -40,7 +54,7 @@ _GROUP = ("job", "instance", "replica")
 def alerts(tuning: Tuning) -> tuple[Alert, ...]:
     """Return the alerts about balance."""
     gpus = (_straggler(), _pcie(tuning), _gpus(tuning), _memory(tuning))
-    return (*gpus, _ranks(tuning), _replicas(tuning), _not_receiving_traffic(tuning))
+    return (*gpus, _ranks(tuning), _slower(tuning), _replicas(tuning), _not_receiving_traffic(tuning))
 
 
 def _of_replica(group: Expr) -> Expr:
@@ -152,23 +166,22 @@ def _gpus(tuning: Tuning) -> Alert:
 
 def _memory(tuning: Tuning) -> Alert:
     limit = tuning.thresholds.memory_skew
-    skew = _of_replica(select(m.GPU_IMBALANCE_MAX_TO_MEAN_RATIO, scope="replica", signal="memory_used"))
     served = sum_by(over_time("max", select(RUNNING.known), "15m"), *_GROUP) > 0
     return Alert(
         name="GroupMemoryUneven",
         severity=Severity.WARNING,
         component=Component.GPU,
-        expr=and_on(skew > limit.warning, served, on=_GROUP),
+        expr=and_on(select(MEMORY_TO_MEAN.known) > limit.warning, served, on=_GROUP),
         for_=limit.for_,
         panel=IMBALANCE_MEMORY,
         summary=Text(
-            "One GPU of {{ $labels.replica }} on {{ $labels.instance }} holds more memory than the others",
-            "{{ $labels.instance }} 上的 {{ $labels.replica }} 有一张卡的显存占用高于其他卡",
+            "GPU {{ $labels.gpu }} on {{ $labels.instance }} holds more memory than the others of {{ $labels.replica }}",
+            "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡的显存占用高于 {{ $labels.replica }} 的其他卡",
         ),
         description=Text(
-            "The fullest GPU holds {{ $value | humanize }} times the mean of its group (threshold "
+            "It ({{ $labels.uuid }}) holds {{ $value | humanize }} times the mean of its group (threshold "
             f"{limit.warning:g}). Shards are equal, so something else uses that GPU.",
-            f"占用最高的卡是组内均值的 {{{{ $value | humanize }}}} 倍（阈值 {limit.warning:g}）。各分片大小相同，说明"
+            f"该卡（{{{{ $labels.uuid }}}}）的占用是组内均值的 {{{{ $value | humanize }}}} 倍（阈值 {limit.warning:g}）。各分片大小相同，说明"
             "该卡上另有占用。",
         ),
         action=Text(
@@ -216,6 +229,46 @@ def _ranks(tuning: Tuning) -> Alert:
     )
 
 
+def _slower(tuning: Tuning) -> Alert:
+    limits = tuning.thresholds
+    siblings = (*NODE, "model")  # of one node: GPUs of other nodes may be of another kind
+    tokens = increase(observations(m.LLM_INTER_TOKEN_LATENCY_SECONDS), "5m") >= limits.sibling_tokens.warning
+    itl = and_on(select(ITL.known), tokens, on=REPLICA)
+    best = min_by(itl, *siblings)
+    # Of two replicas with a queue, the one whose steps compute more prompts takes longer.
+    waits = over_time("avg", select(WAITING.known), "3m") > 0
+    fastest = binary("==", itl, best, on=siblings, group_left=())
+    both = and_on(waits, max_by(and_on(fastest, waits, on=REPLICA), *siblings), on=siblings)
+    slower = unless(
+        binary("/", itl, best, on=siblings, group_left=()) > limits.sibling_slowdown.warning, both, on=REPLICA
+    )
+    return Alert(
+        name="ReplicaSlowerThanSiblings",
+        severity=Severity.WARNING,
+        component=Component.ENGINE,
+        expr=slower,
+        for_=limits.sibling_slowdown.for_,
+        panel=REPLICA_TOKEN,
+        summary=Text(
+            "{{ $labels.replica }} on {{ $labels.instance }} is slower than other replicas of {{ $labels.model }}",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }} 比 {{ $labels.model }} 的其他副本慢",
+        ),
+        description=Text(
+            "Its mean inter-token latency is {{ $value | humanize }} times that of the fastest replica of the model on "
+            f"the node (threshold {limits.sibling_slowdown.warning:g} for {limits.sibling_slowdown.for_}).",
+            "其平均 ITL 是本节点上同一模型最快副本的 {{ $value | humanize }} 倍（阈值：持续 "
+            f"{limits.sibling_slowdown.for_} 高于 {limits.sibling_slowdown.warning:g}）。",
+        )
+        + lookups.ITL
+        + lookups.SIBLING_ITL,
+        action=Text(
+            "Move load off the replica; compare its GPUs (clocks, temperature, links, other processes) and its engine "
+            "arguments with those of the other.",
+            "减少该副本的流量；与另一副本对比 GPU（时钟、温度、链路、其他进程）与引擎参数。",
+        ),
+    )
+
+
 def _replicas(tuning: Tuning) -> Alert:
     limits = tuning.thresholds
     load = over_time("avg", select(RUNNING.known), "5m")
@@ -227,7 +280,10 @@ def _replicas(tuning: Tuning) -> Alert:
     rest = unless(load, canaries, on=REPLICA)
     majority = count_by(rest, *MODEL) >= count_by(load, *MODEL) * 0.5
     even = and_on(max_by(rest, *MODEL) / avg_by(rest, *MODEL) <= limits.replica_imbalance.warning, majority, on=MODEL)
-    uneven = unless(ratio > limits.replica_imbalance.warning, even, on=MODEL)
+    # No weight of a gateway gives more to a replica that has a queue.
+    waits = over_time("min", select(WAITING.known), "5m") > 0
+    queued = max_by(and_on(binary("<", load, mean, on=MODEL, group_left=()), waits, on=REPLICA), *MODEL)
+    uneven = unless(unless(ratio > limits.replica_imbalance.warning, even, on=MODEL), queued, on=MODEL)
     return Alert(
         name="ReplicasUneven",
         severity=Severity.WARNING,

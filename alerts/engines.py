@@ -12,7 +12,7 @@ from alerts.panel_ids import (
     REPLICA_QUEUE,
     REPLICA_TOKENS,
 )
-from alerts.recordings import HIT_RATIO, REPLICA, RUNNING, UTILIZATION, WAITING, token_rate
+from alerts.recordings import HIT_RATIO, REPLICA, RUNNING, UTILIZATION, WAITING, mean_latency, token_rate
 from alerts.rule import Alert, Component
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
@@ -27,7 +27,7 @@ def alerts(tuning: Tuning) -> tuple[Alert, ...]:
         _frozen(),
         _no_tokens(),
         *_idle_with_queue(tuning),
-        *_cache_pressure(tuning),
+        _cache_pressure(tuning),
         _preemptions(tuning),
         _hit_rate_dropped(tuning),
         _saturated(tuning),
@@ -147,39 +147,37 @@ def _idle_with_queue(tuning: Tuning) -> tuple[Alert, ...]:
     return tuple(alert(Severity(tier), value) for tier, value in limit.tiers())
 
 
-def _cache_pressure(tuning: Tuning) -> tuple[Alert, ...]:
-    limit = tuning.thresholds.kv_cache_use
+def _cache_pressure(tuning: Tuning) -> Alert:
+    limit, slow = tuning.thresholds.kv_cache_use, tuning.thresholds.first_token.warning
     used = aggregate("max", over_time("avg", select(m.LLM_KV_CACHE_USAGE_RATIO), "3m"), without=("rank",))
     waiting = over_time("min", select(WAITING.known), "3m") > 0
-
-    def alert(severity: Severity, value: float) -> Alert:
-        return Alert(
-            name="KvCachePressure",
-            severity=severity,
-            symptom=severity is Severity.CRITICAL,
-            component=Component.ENGINE,
-            expr=and_on(used > value, waiting, on=REPLICA),
-            for_=limit.for_,
-            keep_firing_for="5m",
-            panel=REPLICA_CACHE,
-            summary=Text(
-                "Requests wait for KV cache of {{ $labels.replica }} on {{ $labels.instance }}",
-                "{{ $labels.instance }} 上的 {{ $labels.replica }} 的请求在等待 KV 缓存",
-            ),
-            description=Text(
-                "{{ $value | humanizePercentage }} of the KV cache of the fullest rank is in use (threshold "
-                f"{value:.0%} for {limit.for_}) and requests wait.",
-                f"最满的 rank 已使用 {{{{ $value | humanizePercentage }}}} 的 KV 缓存（阈值：持续 {limit.for_} 高于 "
-                f"{value:.0%}），并有请求排队。",
-            )
-            + lookups.WAITING,
-            action=Text(
-                "Add replicas, limit the context length, use a quantised KV cache, or give the cache more memory.",
-                "增加副本、限制上下文长度、使用量化 KV 缓存，或加大缓存。",
-            ),
+    # A full cache with a queue is normal at full throughput; it is a fault where first tokens are late.
+    late = mean_latency(m.LLM_TIME_TO_FIRST_TOKEN_SECONDS, "5m") > slow
+    return Alert(
+        name="KvCachePressure",
+        severity=Severity.WARNING,
+        component=Component.ENGINE,
+        expr=and_on(and_on(used > limit.warning, waiting, on=REPLICA), late, on=REPLICA),
+        for_=limit.for_,
+        keep_firing_for="5m",
+        panel=REPLICA_CACHE,
+        summary=Text(
+            "Requests wait for KV cache of {{ $labels.replica }} on {{ $labels.instance }}",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }} 的请求在等待 KV 缓存",
+        ),
+        description=Text(
+            "{{ $value | humanizePercentage }} of the KV cache of the fullest rank is in use (threshold "
+            f"{limit.warning:.0%} for {limit.for_}), requests wait, and first tokens take longer than {slow:g} s on "
+            "average.",
+            f"最满的 rank 已使用 {{{{ $value | humanizePercentage }}}} 的 KV 缓存（阈值：持续 {limit.for_} 高于 "
+            f"{limit.warning:.0%}），有请求排队，且首 token 平均超过 {slow:g} 秒。",
         )
-
-    return tuple(alert(Severity(tier), value) for tier, value in limit.tiers())
+        + lookups.WAITING,
+        action=Text(
+            "Add replicas, limit the context length, use a quantised KV cache, or give the cache more memory.",
+            "增加副本、限制上下文长度、使用量化 KV 缓存，或加大缓存。",
+        ),
+    )
 
 
 def _preemptions(tuning: Tuning) -> Alert:

@@ -12,12 +12,17 @@ from exporter.promql import (
     Expr,
     ExternalMetric,
     aggregate,
+    and_on,
+    avg_by,
     binary,
+    count_by,
     no_regex,
+    observations,
     over_time,
     rate,
     select,
     sum_by,
+    total,
     unless,
     without_value,
 )  # fmt: skip
@@ -66,6 +71,20 @@ def token_rate(metric: Metric, window: str = "5m") -> Expr:
     return without_rank(rate(select(metric), window))
 
 
+def mean_latency(metric: Metric, window: str) -> Expr:
+    """Return the mean of a latency's histogram, in seconds; absent without observations."""
+    observed = rate(observations(metric), window)
+    return (rate(total(metric), window) / (observed > 0)).as_unit(Unit.SECONDS)
+
+
+def _memory_to_mean() -> Expr:
+    """Return the memory of each GPU of a replica over the mean of the replica's GPUs; absent for a single GPU."""
+    owners = aggregate("max", select(m.GPU_REPLICA_INFO), without=("rank",))
+    used = binary("*", owners, select(m.GPU_MEMORY_USED_BYTES), on=GPU, group_left=())
+    several = and_on(avg_by(used, *REPLICA), count_by(used, *REPLICA) > 1, on=REPLICA)
+    return binary("/", used, several, on=REPLICA, group_left=()).as_unit(Unit.RATIO)
+
+
 _UTILIZATION = binary(
     "*", select(m.GPU_REPLICA_INFO), select(m.GPU_UTILIZATION_RATIO), on=GPU, group_left=()
 ).as_unit(Unit.RATIO)  # fmt: skip
@@ -93,6 +112,15 @@ FINISHED = Recording(
         "sum", rate(select(m.LLM_REQUESTS_TOTAL, outcome=no_regex(CLIENT_OUTCOMES)), "5m"), without=("outcome",)
     ),
 )
+MEMORY_TO_MEAN = Recording(
+    level=(*REPLICA, "gpu", "uuid"), noun="gpu_memory_to_mean", operations="ratio", expr=_memory_to_mean()
+)
+ITL = Recording(
+    level=REPLICA,
+    noun="llm_inter_token_latency_seconds",
+    operations="mean5m",
+    expr=mean_latency(m.LLM_INTER_TOKEN_LATENCY_SECONDS, "5m"),
+)
 HIT_RATIO = Recording(
     level=REPLICA,
     noun="llm_prefix_cache_hit_ratio",
@@ -107,4 +135,4 @@ RUNNING_BY_MODEL = Recording(
 
 def recordings() -> tuple[Recording, ...]:
     """Return the recordings by replica."""
-    return (RUNNING, WAITING, UTILIZATION, GENERATED, HIT_RATIO)
+    return (RUNNING, WAITING, UTILIZATION, GENERATED, HIT_RATIO, MEMORY_TO_MEAN, ITL)

@@ -70,7 +70,7 @@ class Thresholds:
     temperature: Threshold = Threshold(
         metric=m.GPU_TEMPERATURE_CELSIUS,
         unit=Unit.CELSIUS,
-        warning=85,
+        warning=shared.TEMPERATURE_CELSIUS,
         critical=92,
         for_="5m",
         reason="The published value, used only for GPUs that report no slowdown temperature.",
@@ -78,7 +78,7 @@ class Thresholds:
     throttled_share: Threshold = Threshold(
         metric=m.GPU_CLOCK_EVENT_SECONDS_TOTAL,
         unit=Unit.RATIO,
-        warning=0.10,
+        warning=shared.THROTTLED_SHARE,
         critical=0.50,
         value_range=RATIO,
         for_="10m",
@@ -86,7 +86,7 @@ class Thresholds:
     )
     power_brake: Threshold = replace(
         throttled_share,
-        warning=0.01,
+        warning=shared.POWER_BRAKE_SHARE,
         critical=0.10,
         for_="5m",
         reason="With healthy power supplies the brake is never asserted.",
@@ -121,6 +121,12 @@ class Thresholds:
         reason="Shards are equal; extra buffers of the first rank make 1 to 3 %, a leak or a second tenant makes "
         "more.",
     )
+    memory_even: Threshold = replace(
+        memory_skew,
+        warning=shared.MEMORY_EVEN,
+        critical=None,
+        reason="Gate: a group whose GPUs are equally full was configured so; nothing grows.",
+    )
     nvlink_errors: Threshold = Threshold(
         metric=m.GPU_NVLINK_ERRORS_TOTAL,
         warning=10,
@@ -147,7 +153,7 @@ class Thresholds:
     utilization_spread: Threshold = Threshold(
         metric=m.GPU_UTILIZATION_SPREAD_RATIO,
         unit=Unit.RATIO,
-        warning=0.40,
+        warning=shared.UTILIZATION_SPREAD,
         critical=0.60,
         value_range=RATIO,
         for_="5m",
@@ -190,12 +196,27 @@ class Thresholds:
     canary_share: Threshold = Threshold(
         metric=m.LLM_REQUESTS_RUNNING,
         unit=Unit.RATIO,
-        warning=0.25,
+        warning=shared.CANARY_SHARE,
         value_range=RATIO,
         reason="Gate: a replica that runs less than a quarter of the mean is a canary.",
     )
+    sibling_slowdown: Threshold = Threshold(
+        metric=m.LLM_INTER_TOKEN_LATENCY_SECONDS,
+        unit=Unit.RATIO,
+        warning=shared.SIBLING_SLOWDOWN,
+        critical=1.5,
+        value_range=UNEVEN,
+        for_="10m",
+        reason="Replicas of one model on one node have the same hardware; a fifth is beyond what load explains.",
+    )
+    sibling_tokens: Threshold = Threshold(
+        metric=m.LLM_INTER_TOKEN_LATENCY_SECONDS,
+        warning=shared.SIBLING_TOKENS,
+        reason="Gate: with fewer tokens in 5 min a mean is chance.",
+    )
     gateway_imbalance: Threshold = replace(
         replica_imbalance,
+        warning=shared.GATEWAY_IMBALANCE,
         metric=m.GATEWAY_BACKEND_IMBALANCE_MAX_TO_MEAN_RATIO,
         for_="10m",
         reason="As between replicas; intended weights need a higher value.",
@@ -208,7 +229,7 @@ class Thresholds:
     )
     gateway_requests: Threshold = Threshold(
         metric=m.GATEWAY_POOL_REQUESTS_TOTAL,
-        warning=0.2,
+        warning=shared.GATEWAY_REQUESTS,
         per_second=True,
         for_="10m",
         reason="Gate: below one request in 5 s, shares over 5 min are chance.",
@@ -229,8 +250,8 @@ class Thresholds:
     idle_with_queue: Threshold = Threshold(
         metric=m.GPU_UTILIZATION_RATIO,
         unit=Unit.RATIO,
-        warning=0.40,
-        critical=0.20,
+        warning=shared.IDLE_WITH_QUEUE_WARNING,
+        critical=shared.IDLE_WITH_QUEUE_CRITICAL,
         above=False,
         value_range=RATIO,
         for_="5m",
@@ -253,7 +274,7 @@ class Thresholds:
     preemption_rate: Threshold = Threshold(
         metric=m.LLM_PREEMPTIONS_TOTAL,
         per_second=True,
-        warning=0.2,
+        warning=shared.PREEMPTIONS,
         critical=1.0,
         for_="5m",
         reason="Each preemption computes a request's tokens again; one in 5 s affects tail latency.",
@@ -297,7 +318,7 @@ class Thresholds:
     hit_rate_lookups: Threshold = Threshold(
         metric=m.LLM_PREFIX_CACHE_QUERIES_TOTAL,
         per_second=True,
-        warning=50,
+        warning=shared.HIT_LOOKUPS,
         reason="Gate: 50 looked-up tokens per second are a few prompts per minute; fewer are not significant.",
     )
     saturated_share: Threshold = Threshold(

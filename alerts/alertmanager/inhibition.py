@@ -133,6 +133,8 @@ def _causes(alerts: tuple[Alert, ...]) -> Iterator[Inhibition]:
     uneven = ("GroupUtilizationUneven",)
     explained = ("ReplicaUsesPcie", "RanksUneven", "GpuStraggler")
     yield _rule("the cause of unevenly utilised GPUs", explained, uneven, REPLICA)
+    slower = ("ReplicaSlowerThanSiblings",)
+    yield _rule("the cause of a slow replica", ("GpuStraggler", "ReplicaUsesPcie"), slower, REPLICA)
     memory = ("GroupMemoryUneven",)
     yield _rule("a full GPU holds more memory than its group", ("GpuMemoryFull",), memory, REPLICA)
     errors = _rule("a full GPU fails requests of its replica", ("GpuMemoryFull",), ("HighErrorRatio",), REPLICA)

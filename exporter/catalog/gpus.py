@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from exporter.catalog.gpu_reads import Which, readings, signal, signals, words
 from exporter.catalog.spec import GPU, NODE, ReadSamples, Sample, SeriesSet, Unit
 from exporter.model import CardReading, Missing, Signal, Snapshot
+from exporter.model.card import RECOVERY_ACTIONS
 
 
 def _info(snapshot: Snapshot) -> Iterator[Sample]:
@@ -80,24 +81,12 @@ def _event_seconds(*, harmful_only: bool) -> ReadSamples:
     return read
 
 
-_ACTIONS = (
-    "none",
-    "gpu_reset",
-    "node_reboot",
-    "drain_p2p",
-    "drain_and_reset",
-    "recover_imex_domain",
-    "bus_reset",
-    "system_reboot",
-)
-
-
 def _recovery(snapshot: Snapshot) -> Iterator[Sample]:
     for labels, reading in readings(snapshot):
         number = reading.signals.get(Signal.RECOVERY_ACTION)
         if number is not None:
-            known = number.is_integer() and 0 <= number < len(_ACTIONS)
-            yield (*labels, _ACTIONS[int(number)] if known else f"{number:g}"), 1.0
+            known = number.is_integer() and 0 <= number < len(RECOVERY_ACTIONS)
+            yield (*labels, RECOVERY_ACTIONS[int(number)] if known else f"{number:g}"), 1.0
 
 
 _CLOCKS: Which = {

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from exporter.diagnosis import gpu_health, gpu_load, replica_changes, replicas
-from exporter.diagnosis.history import ReplicaPast
+from exporter.diagnosis import balance, gateways, gpu_health, gpu_load, replica_changes, replicas
+from exporter.diagnosis.history import Past
 from exporter.diagnosis.view import View
-from exporter.model import EMPTY, Snapshot
+from exporter.model import Snapshot
 from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind
 from exporter.model.text import Text
 
+_NO_PAST = Past()
 # Which findings explain which; the first that applies to the same replica (or GPU) takes the cause.
 _GPU_DEAD = (
     "GpuLost",
@@ -60,14 +61,19 @@ _ORDER = (
 )
 
 
-def find(snapshot: Snapshot, past: Mapping[str, ReplicaPast] = EMPTY) -> tuple[Finding, ...]:
-    """Return every finding that this snapshot and the replicas' past support, in no order."""
+def find(snapshot: Snapshot, past: Past = _NO_PAST) -> tuple[Finding, ...]:
+    """Return every finding that this snapshot and its past support, in no order."""
     view = View(snapshot)
+    of_replicas = tuple(replicas.findings(view, past))
+    failing = {finding.replica for finding in of_replicas if finding.id == "HighErrorRatio"}
     return (
-        *replicas.findings(view),
+        *of_replicas,
+        *balance.findings(view, past),
         *replica_changes.findings(view, past),
+        *gateways.findings(view, past, failing),
         *gpu_health.findings(view),
-        *gpu_load.findings(view),
+        *gpu_load.findings(view, past),
+        *gpu_health.switch_findings(view),
         *gpu_health.node_findings(view),
         *_daemon(snapshot),
     )
@@ -143,7 +149,7 @@ def _daemon(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         yield Finding(
             id="SourceHung" if status.hung else "SourceDown",
-            severity=Severity.INFO,
+            severity=Severity.WARNING if status.hung else Severity.INFO,
             subject=Subject(SubjectKind.SOURCE, status.source, status.source),
             summary=Text(
                 f"{status.source} cannot be read: {status.reason}", f"无法读取 {status.source}：{status.reason}"

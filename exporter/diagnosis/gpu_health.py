@@ -11,7 +11,9 @@ from exporter.diagnosis import thresholds as limit
 from exporter.diagnosis.view import View, location, measured, signal
 from exporter.diagnosis.xid_meanings import meaning
 from exporter.model import CardState, Signal
+from exporter.model.card import RECOVERY_ACTIONS
 from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind
+from exporter.model.sxid import FATAL_SEVERITY
 from exporter.model.text import Text
 from exporter.model.xid_catalog import Class, Xid, describe
 
@@ -24,6 +26,12 @@ class _Words(Struct, frozen=True, kw_only=True):
     actions: tuple[Text, ...]
 
 
+_CERTAIN = frozenset({"lost", "reset_required"})
+_KERNEL_LOG = Text("Check the kernel log: dmesg -T | grep -i nvrm.", "查看内核日志：dmesg -T | grep -i nvrm。")
+_REBOOT_IF_HUNG = Text(
+    "If the call does not return within minutes, drain the node and reboot it.",
+    "若数分钟内仍未返回，排空节点并重启。",
+)
 _OUT_OF_SERVICE = {
     "lost": _Words(
         id="GpuLost",
@@ -34,25 +42,45 @@ _OUT_OF_SERVICE = {
         ),
     ),
     "reset_required": _Words(
-        id="GpuRecoveryNeeded", summary=Text(" needs a reset", " 需要复位"), actions=(action.DRAIN, action.RESET)
+        id="GpuLost",
+        summary=Text(" answers no more until it is reset", " 在复位之前无应答"),
+        actions=(action.DRAIN, action.RESET),
     ),
     "hung": _Words(
         id="SourceHung",
         summary=Text(": a driver call does not return", "：驱动调用没有返回"),
-        actions=(
-            Text("Check the kernel log: dmesg -T | grep -i nvrm.", "查看内核日志：dmesg -T | grep -i nvrm。"),
-            Text(
-                "If the call does not return within minutes, drain the node and reboot it.",
-                "若数分钟内仍未返回，排空节点并重启。",
-            ),
-        ),
+        actions=(_KERNEL_LOG, _REBOOT_IF_HUNG),
     ),
 }
-_RESETS = {
+_UNANSWERED = _Words(
+    id="GpuLost", summary=Text(" does not answer", " 无应答"), actions=(_KERNEL_LOG, _REBOOT_IF_HUNG)
+)
+_BY_XID = {
     Class.RESET_CARD: _Words(
         id="GpuXidResetGpu",
         summary=Text(" needs a reset after XID ", " 需要复位，因为 XID "),
         actions=(action.DRAIN, action.RESET),
+    ),
+    Class.INSPECT: _Words(
+        id="GpuXidInspect",
+        summary=Text(" needs an inspection after XID ", " 需要人工检查，因为 XID "),
+        actions=(
+            Text(
+                "Follow the recommended action; the sub-code is in the kernel log (dmesg | grep -i xid).",
+                "按建议操作处理；子代码见内核日志（dmesg | grep -i xid）。",
+            ),
+        ),
+    ),
+    Class.APPLICATION: _Words(
+        id="GpuXidApplication",
+        summary=Text(" ended a process with XID ", " 终止了一个进程，XID "),
+        actions=(
+            Text(
+                "Read the engine's log at that time and report it with the engine's version; the GPU itself is "
+                "healthy.",
+                "查看当时的引擎日志，连同引擎版本一并上报；该卡本身正常。",
+            ),
+        ),
     ),
     Class.RESET_NODE: _Words(
         id="GpuXidResetNode",
@@ -80,10 +108,25 @@ def _state(view: View, card: CardState) -> Iterator[Finding]:
     known = [describe(events.xid) for events in xids if events.xid is not None]
     known.sort(key=lambda xid: xid.kind is not Class.RESET_NODE)  # stable: the gravest, then the newest first
     evidence = (*location(card), *(Evidence("xid", _xid(xid)) for xid in known))
-    if card.status.reason in _OUT_OF_SERVICE:
-        yield _out_of_service(view, card, known, evidence)
-    elif card.reading is not None:
-        yield from _reset_wanted(view, card, known, evidence)
+    if card.reading is not None:
+        yield from _recovery(view, card, evidence)
+        yield from _after_xid(view, card, known, evidence)
+        return
+    words = _out_of_service(view, card)
+    if words is not None:
+        yield _unanswered(view, card, words, known, evidence)
+
+
+def _out_of_service(view: View, card: CardState) -> _Words | None:
+    """Return what is said of a GPU without a reading; None while that may be normal."""
+    reason, read_at = card.status.reason, card.last_read_at
+    if reason in _CERTAIN:
+        return _OUT_OF_SERVICE[reason]
+    if reason in {"starting", "released"}:
+        return None
+    if read_at is not None and view.snapshot.at - read_at >= limit.UNANSWERED_SECONDS:
+        return _UNANSWERED
+    return _OUT_OF_SERVICE["hung"] if card.status.hung else None
 
 
 def _xid(xid: Xid) -> Text:
@@ -91,16 +134,18 @@ def _xid(xid: Xid) -> Text:
     return Text(f"{xid.code} ({means.en})", f"{xid.code}（{means.zh}）")
 
 
-def _out_of_service(view: View, card: CardState, known: Sequence[Xid], evidence: tuple[Evidence, ...]) -> Finding:
+def _unanswered(
+    view: View, card: CardState, words: _Words, known: Sequence[Xid], evidence: tuple[Evidence, ...]
+) -> Finding:
     """Return the finding of a GPU that answers no more, or with errors only."""
-    words, gpu, owner = _OUT_OF_SERVICE[card.status.reason], view.gpu(card), view.owner(card)
+    gpu, owner = view.gpu(card), view.owner(card)
     actions = words.actions
     if card.status.reason == "lost" and any(xid.kind is Class.RESET_NODE for xid in known):
-        actions = _RESETS[Class.RESET_NODE].actions
+        actions = _BY_XID[Class.RESET_NODE].actions
     used = Text(f"; {owner} runs on it", f"；{owner} 正在使用它") if owner else Text("", "")
     return Finding(
         id=words.id,
-        severity=Severity.CRITICAL if owner and words.id != "SourceHung" else Severity.WARNING,
+        severity=Severity.CRITICAL if words.id == "GpuLost" else Severity.WARNING,
         subject=gpu,
         summary=Text(gpu.label, gpu.label) + words.summary + used,
         evidence=evidence,
@@ -111,29 +156,78 @@ def _out_of_service(view: View, card: CardState, known: Sequence[Xid], evidence:
     )
 
 
-def _reset_wanted(
+def _recovery(view: View, card: CardState, evidence: tuple[Evidence, ...]) -> Iterator[Finding]:
+    number = signal(card, Signal.RECOVERY_ACTION)
+    if not number:
+        return
+    gpu, owner = view.gpu(card), view.owner(card)
+    known = number.is_integer() and 0 < number < len(RECOVERY_ACTIONS)
+    wanted = (RECOVERY_ACTIONS[int(number)] if known else f"{number:g}").replace("_", " ")
+    yield Finding(
+        id="GpuRecoveryNeeded",
+        severity=Severity.WARNING,
+        subject=gpu,
+        summary=Text(f"The driver requests {wanted} for {gpu.label}", f"驱动要求对 {gpu.label} 执行 {wanted}"),
+        evidence=evidence,
+        actions=(
+            action.DRAIN,
+            Text(
+                f"Do what the driver requests: {wanted}.",
+                f"按驱动要求执行：{wanted}。",
+            ),
+        ),
+        relief=view.relief(owner),
+        replica=owner,
+    )
+
+
+def _after_xid(
     view: View, card: CardState, known: Sequence[Xid], evidence: tuple[Evidence, ...]
 ) -> Iterator[Finding]:
-    """Yield one finding for the newest XID after which a GPU that still answers needs a reset."""
+    """Yield one finding for the newest XID of each class of a GPU that still answers."""
     gpu, owner = view.gpu(card), view.owner(card)
+    newest: dict[Class, Xid] = {}
     for xid in known:
-        if xid.kind in _RESETS:
-            words = _RESETS[xid.kind]
-            yield Finding(
-                id=words.id,
-                severity=Severity.CRITICAL if xid.kind is Class.RESET_NODE else Severity.WARNING,
-                subject=gpu,
-                summary=Text(gpu.label, gpu.label) + words.summary + _xid(xid),
-                evidence=evidence,
-                actions=words.actions,
-                relief=view.relief(owner),
-                replica=owner,
-            )
-            return
+        newest.setdefault(Class.INSPECT if xid.kind is Class.UNKNOWN else xid.kind, xid)
+    for kind, xid in newest.items():
+        if kind not in _BY_XID:
+            continue
+        words = _BY_XID[kind]
+        serves = kind in {Class.RESET_CARD, Class.RESET_NODE}
+        yield Finding(
+            id=words.id,
+            severity=Severity.INFO if kind is Class.APPLICATION else Severity.WARNING,
+            subject=gpu,
+            summary=Text(gpu.label, gpu.label) + words.summary + _xid(xid),
+            evidence=evidence,
+            actions=words.actions,
+            relief=view.relief(owner) if serves else None,
+            replica=owner,
+        )
 
 
 def _memory_errors(view: View, card: CardState) -> Iterator[Finding]:
     gpu, owner = view.gpu(card), view.owner(card)
+    uncorrected = signal(card, Signal.ECC_UNCORRECTED_VOLATILE)
+    if uncorrected:
+        yield Finding(
+            id="GpuEccUncorrectable",
+            severity=Severity.WARNING,
+            subject=gpu,
+            summary=Text(
+                f"{gpu.label} has {uncorrected:g} uncorrectable memory errors since its last reset",
+                f"{gpu.label} 自上次复位以来有 {uncorrected:g} 次不可纠正的显存错误",
+            ),
+            evidence=(Evidence("uncorrectable_errors", uncorrected), *location(card)),
+            actions=(
+                action.DRAIN,
+                Text(
+                    "Reset the GPU, so that the row is remapped; if it recurs within a month, request service.",
+                    "复位该 GPU 以重映射坏行；一个月内再次出现则报修。",
+                ),
+            ),
+            replica=owner,
+        )
     failed = signal(card, Signal.ROW_REMAP_FAILED)
     pending = signal(card, Signal.ROW_REMAP_PENDING)
     if failed:
@@ -220,6 +314,32 @@ def _links(view: View, card: CardState) -> Iterator[Finding]:
             replica=owner,
         )
         break
+
+
+def switch_findings(view: View) -> Iterator[Finding]:
+    """Yield the NVSwitches with a fatal error within the last hour."""
+    for count in view.snapshot.sxids:
+        if count.labels.severity != FATAL_SEVERITY:
+            continue
+        if view.snapshot.unix_time - count.last_unix_time >= limit.XID_RECENT_SECONDS:
+            continue
+        pci, code = count.labels.pci_bus_id, count.labels.sxid
+        yield Finding(
+            id="GpuNvswitchFatal",
+            severity=Severity.CRITICAL,
+            subject=Subject(SubjectKind.NODE, f"nvswitch {pci}", f"NVSwitch {pci}"),
+            summary=Text(
+                f"NVSwitch {pci} reports the fatal error SXid {code}", f"NVSwitch {pci} 报告致命错误 SXid {code}"
+            ),
+            evidence=(Evidence("sxid", code), Evidence("pci_bus_id", pci)),
+            actions=(
+                action.DRAIN_NODE,
+                Text(
+                    "Reset GPUs and switches together (nvidia-smi --gpu-reset without -i) or reboot the node.",
+                    "将 GPU 与交换机一起复位（nvidia-smi --gpu-reset，不带 -i），或重启节点。",
+                ),
+            ),
+        )
 
 
 def node_findings(view: View) -> Iterator[Finding]:

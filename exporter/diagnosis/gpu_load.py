@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from exporter.diagnosis import gpu_actions as action
 from exporter.diagnosis import thresholds as limit
 from exporter.diagnosis.cause_names import CAUSE_NAMES
+from exporter.diagnosis.history import BRAKE, THERMAL, Past
 from exporter.diagnosis.view import View, location, measured, signal
 from exporter.model import CardState, Cause, Signal, Straggler
 from exporter.model.finding import Evidence, Finding, Severity
@@ -15,6 +16,19 @@ from exporter.model.text import Text
 
 GIB = 2**30
 _MHZ = 1e6
+_Figures = tuple[tuple[str, Signal, str], ...]
+_HEAT_AND_CLOCKS: _Figures = (
+    ("temperature", Signal.TEMPERATURE_GPU, "celsius"),
+    ("temperature_margin", Signal.TEMPERATURE_MARGIN, "celsius"),
+    ("sm_clock", Signal.CLOCK_SM, "hertz"),
+    ("power", Signal.POWER, "watts"),
+)
+_WORK = (
+    ("memory_used", Signal.MEMORY_USED, "bytes"),
+    ("sm_active", Signal.SM_ACTIVE, "ratio"),
+    ("dram_active", Signal.DRAM_ACTIVE, "ratio"),
+)
+_MAX_PROCESSES = 4  # that are named as evidence
 _SOLUTIONS = {
     Cause.THERMAL: (action.FAN,),
     Cause.POWER_CAP: (
@@ -40,20 +54,19 @@ _SOLUTIONS = {
 }
 
 
-def findings(view: View) -> Iterator[Finding]:
+def findings(view: View, past: Past) -> Iterator[Finding]:
     """Yield what slows each GPU of the snapshot, and which GPU of a group holds too much memory."""
     for card in view.snapshot.cards:
         if card.reading is not None:
             yield from _straggler(view, card)
-            yield from _clocks(view, card)
-    for replica in view.replicas:
-        yield from _memory(view, replica)
+            yield from _clocks(view, past, card)
+            yield from _memory(view, past, card, view.owner(card))
 
 
 def _straggler(view: View, card: CardState) -> Iterator[Finding]:
     straggler = view.stragglers.get(card.facts.uuid)
-    if straggler is None or (straggler.cause is Cause.MEMORY_PRESSURE and straggler.slowdown is None):
-        return  # a full GPU is a finding of its own; it slows the group only where that is measured
+    if straggler is None:
+        return
     gpu = view.gpu(card)
     cause = CAUSE_NAMES[straggler.cause]
     slower = f", {straggler.slowdown:.2f}x slower than its group" if straggler.slowdown is not None else ""
@@ -79,113 +92,143 @@ def _straggler(view: View, card: CardState) -> Iterator[Finding]:
 
 
 def _conditions(view: View, card: CardState, straggler: Straggler) -> Iterator[Evidence]:
+    """Yield what proves the cause: the processes and the work of another tenant, else heat, clocks and power."""
+    figures = _HEAT_AND_CLOCKS
+    if straggler.cause is Cause.OTHER_TENANT:
+        yield from _processes(view, card, straggler.replica)
+        figures = _WORK
     peers = [peer for peer in view.gpus_of(straggler.replica) if peer is not card]
-    for name, source, unit in (
-        ("temperature", Signal.TEMPERATURE_GPU, "celsius"),
-        ("temperature_margin", Signal.TEMPERATURE_MARGIN, "celsius"),
-        ("sm_clock", Signal.CLOCK_SM, "hertz"),
-        ("power", Signal.POWER, "watts"),
-    ):
+    for name, source, unit in figures:
         yield from measured(name, signal(card, source), unit)
         others = [value for peer in peers if (value := signal(peer, source)) is not None]
         if others:
             yield Evidence(f"{name}_of_peers", median(others), unit)
 
 
-def _clocks(view: View, card: CardState) -> Iterator[Finding]:
-    assert card.reading is not None
-    busy = (signal(card, Signal.UTILIZATION) or 0.0) >= limit.BUSY_UTILIZATION
-    if not busy:
-        return
-    events, gpu, owner = card.reading.clock_events, view.gpu(card), view.owner(card)
+def _clocks(view: View, past: Past, card: CardState) -> Iterator[Finding]:
+    gpu, owner, uuid = view.gpu(card), view.owner(card), card.facts.uuid
     clock, best = signal(card, Signal.CLOCK_SM), signal(card, Signal.CLOCK_MAX_SM)
+    heat, brake = (max(past.throttled.get((uuid, reason), 0.0) for reason in reasons) for reasons in (THERMAL, BRAKE))
     evidence = (
         *measured("temperature", signal(card, Signal.TEMPERATURE_GPU), "celsius"),
-        *measured("temperature_margin", margin := signal(card, Signal.TEMPERATURE_MARGIN), "celsius"),
+        *measured("temperature_margin", signal(card, Signal.TEMPERATURE_MARGIN), "celsius"),
         *measured("sm_clock", clock, "hertz"),
         *measured("sm_clock_max", best, "hertz"),
         *location(card),
     )
     held = f" ({clock / _MHZ:.0f} of {best / _MHZ:.0f} MHz)" if clock is not None and best else ""
-    if events.get("hw_power_brake_slowdown"):
+    busy = (signal(card, Signal.UTILIZATION) or 0.0) > limit.BUSY_UTILIZATION
+    if brake > limit.POWER_BRAKE_SHARE:
         yield Finding(
             id="GpuPowerBrake",
             severity=Severity.WARNING,
             subject=gpu,
             summary=Text(f"{gpu.label} is under power brake{held}", f"{gpu.label} 处于供电制动状态{held}"),
-            evidence=evidence,
+            evidence=(Evidence("throttled", brake, "ratio"), *evidence),
             actions=(action.POWER,),
             replica=owner,
         )
-    if events.get("sw_thermal_slowdown") or events.get("hw_thermal_slowdown"):
+    if heat > limit.THROTTLED_SHARE and busy:
         yield Finding(
             id="GpuThermalThrottling",
             severity=Severity.WARNING,
             subject=gpu,
             summary=Text(f"{gpu.label} is thermally throttled{held}", f"{gpu.label} 因过热降频{held}"),
-            evidence=evidence,
+            evidence=(Evidence("throttled", heat, "ratio"), *evidence),
             actions=(action.FAN,),
             replica=owner,
         )
-    elif margin is not None and margin < limit.TEMPERATURE_MARGIN_CELSIUS:
-        yield Finding(
-            id="GpuHot",
-            severity=Severity.WARNING,
-            subject=gpu,
-            summary=Text(
-                f"{gpu.label} is {margin:.0f} °C below its slowdown temperature",
-                f"{gpu.label} 距降频温度仅 {margin:.0f} °C",
-            ),
-            evidence=evidence,
-            actions=(action.FAN,),
-            replica=owner,
+    else:
+        yield from _hot(view, card, evidence)
+
+
+def _hot(view: View, card: CardState, evidence: tuple[Evidence, ...]) -> Iterator[Finding]:
+    gpu, margin = view.gpu(card), signal(card, Signal.TEMPERATURE_MARGIN)
+    temperature = signal(card, Signal.TEMPERATURE_GPU)
+    if margin is not None and margin < limit.TEMPERATURE_MARGIN_CELSIUS:
+        name = "GpuHot"
+        summary = Text(
+            f"{gpu.label} is {margin:.0f} °C below its slowdown temperature",
+            f"{gpu.label} 距降频温度仅 {margin:.0f} °C",
         )
+    elif margin is None and temperature is not None and temperature > limit.TEMPERATURE_CELSIUS:
+        name = "GpuHotWithoutLimit"
+        summary = Text(
+            f"{gpu.label} is at {temperature:.0f} °C and reports no temperature limit",
+            f"{gpu.label} 温度为 {temperature:.0f} °C，且未报告降频温度",
+        )
+    else:
+        return
+    yield Finding(
+        id=name,
+        severity=Severity.WARNING,
+        subject=gpu,
+        summary=summary,
+        evidence=evidence,
+        actions=(action.FAN,),
+        replica=view.owner(card),
+    )
 
 
 def _used(card: CardState) -> float | None:
     return signal(card, Signal.MEMORY_USED)
 
 
-def _memory(view: View, replica: str) -> Iterator[Finding]:
+def _memory(view: View, past: Past, card: CardState, replica: str) -> Iterator[Finding]:
     """Evaluate memory inside one group: shards are equal, so more on one GPU is another process or a leak."""
-    gpus = [card for card in view.gpus_of(replica) if _used(card) is not None]
-    for card in gpus:
-        total, used = signal(card, Signal.MEMORY_TOTAL), _used(card)
-        assert used is not None
-        peers = [value for peer in gpus if peer is not card and (value := _used(peer)) is not None]
-        share = used / total if total else None
-        usual = median(peers) if peers else None
-        gpu = view.gpu(card)
-        uneven = usual is not None and used > limit.MEMORY_SKEW * (used + usual * len(peers)) / (len(peers) + 1)
-        full = share is not None and share > limit.GPU_MEMORY_USED
-        if not uneven and not (full and usual is not None and used > 1.03 * usual):
-            continue
-        assert usual is not None
-        held = {process.pid: process.memory for process in (card.reading.processes or ())} if card.reading else {}
-        largest = max((memory or 0.0 for memory in held.values()), default=0.0)
-        percent = f": {share:.0%} used" if share is not None else ""
-        percent_zh = f"：已用 {share:.0%}" if share is not None else ""
-        yield Finding(
-            id="GpuMemoryFull" if full else "GroupMemoryUneven",
-            severity=Severity.WARNING,
-            subject=gpu,
-            summary=Text(
-                f"{gpu.label} holds {(used - usual) / GIB:.1f} GiB more than its peers in {replica}{percent}",
-                f"{gpu.label} 比 {replica} 的同组 GPU 多占 {(used - usual) / GIB:.1f} GiB{percent_zh}",
-            ),
-            evidence=(
-                Evidence("memory_used", used, "bytes"),
-                Evidence("memory_used_of_peers", usual, "bytes"),
-                *measured("largest_process", largest or None, "bytes"),
-                *measured("processes", float(len(held)) or None),
-                *location(card),
-            ),
-            actions=(
-                action.OTHER_PROCESS,
-                Text(
-                    "If there is none, a worker leaks: restart the replica with a lower --gpu-memory-utilization.",
-                    "若没有，则是某个 worker 泄漏：调低 --gpu-memory-utilization 并重启副本。",
-                ),
-            ),
-            replica=replica,
+    total, used = signal(card, Signal.MEMORY_TOTAL), _used(card)
+    if used is None:
+        return
+    peers = [value for peer in view.gpus_of(replica) if peer is not card and (value := _used(peer)) is not None]
+    ratio = used * (len(peers) + 1) / (used + sum(peers)) if peers and used else None
+    share = used / total if total else None
+    full = share is not None and share > limit.GPU_MEMORY_USED and (ratio is None or ratio > limit.MEMORY_EVEN)
+    uneven = ratio is not None and ratio > limit.MEMORY_SKEW and past.of(replica).served_ago <= limit.SERVED_SECONDS
+    if not full and not uneven:
+        return
+    gpu = view.gpu(card)
+    percent = f": {share:.0%} used" if share is not None else ""
+    percent_zh = f"：已用 {share:.0%}" if share is not None else ""
+    if peers:
+        more = (used - median(peers)) / GIB
+        summary = Text(
+            f"{gpu.label} holds {more:.1f} GiB more than its peers in {replica}{percent}",
+            f"{gpu.label} 比 {replica} 的同组 GPU 多占 {more:.1f} GiB{percent_zh}",
         )
+    else:
+        summary = Text(f"The memory of {gpu.label} is full{percent}", f"{gpu.label} 显存已满{percent_zh}")
+    yield Finding(
+        id="GpuMemoryFull" if full else "GroupMemoryUneven",
+        severity=Severity.WARNING,
+        subject=gpu,
+        summary=summary,
+        evidence=(
+            Evidence("memory_used", used, "bytes"),
+            *measured("memory_used_of_peers", median(peers) if peers else None, "bytes"),
+            *_processes(view, card, replica),
+            *location(card),
+        ),
+        actions=(
+            action.OTHER_PROCESS,
+            Text(
+                "If there is none, a worker leaks: restart the replica with a lower --gpu-memory-utilization.",
+                "若没有，则是某个 worker 泄漏：调低 --gpu-memory-utilization 并重启副本。",
+            ),
+        ),
+        replica=replica,
+    )
+
+
+def _processes(view: View, card: CardState, replica: str) -> Iterator[Evidence]:
+    """Yield the processes of a GPU that its peers do not run, by bytes; without peers, or such a process, all."""
+    held = (card.reading.processes if card.reading is not None else None) or ()
+    others = {
+        process.pid
+        for peer in view.gpus_of(replica)
+        if peer is not card and peer.reading is not None
+        for process in peer.reading.processes or ()
+    }
+    own = [process for process in held if process.pid not in others] or held
+    yield from measured("processes", float(len(held)) or None)
+    for process in sorted(own, key=lambda process: -(process.memory or 0.0))[:_MAX_PROCESSES]:
+        yield Evidence(f"process_{process.pid}", process.memory or 0.0, "bytes")

@@ -1,69 +1,203 @@
-"""What findings need of a replica's past beyond its windows: recent restarts, and its earlier hit rate."""
+"""What findings need of the past beyond a snapshot's windows: restarts, hit rates, what counters grew by."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from math import inf
 
 from msgspec import Struct, field
 
 from exporter.diagnosis import thresholds as limit
-from exporter.diagnosis.view import longest_window
-from exporter.model import EMPTY, ReplicaState, Snapshot
+from exporter.diagnosis.counters import SAMPLE_SECONDS, Counter, CounterWindow
+from exporter.diagnosis.view import longest_window, requests
+from exporter.model import EMPTY, Quantity, ReplicaState, Snapshot, Stage
 from exporter.model.median import median
 
-SAMPLE_SECONDS = 60.0
+HIT_SAMPLE_SECONDS = 60.0
 PAST_FROM, PAST_TO = 3600.0, 1800.0  # seconds ago: long enough not to follow a slow decline
 MIN_SAMPLES = 10  # of the past
+THERMAL, BRAKE = ("sw_thermal_slowdown", "hw_thermal_slowdown"), ("hw_power_brake_slowdown",)
+
+
+class Mean(Struct, frozen=True):
+    """The mean of the latencies observed during the window, in seconds."""
+
+    seconds: float
+    observations: float
 
 
 class ReplicaPast(Struct, frozen=True, kw_only=True):
-    """What is known of one replica's past."""
+    """What is known of one replica's past.  Rates are per second over the window; None: not known yet."""
 
     restarts: int = 0  # in the last RESTART_SECONDS
     hit_ratio: float | None = None  # median of the half hour that ended half an hour ago
+    served_last: bool = False  # requests were running when it was last read
+    served_ago: float = inf  # seconds since requests were running
+    down_for: float = 0.0  # seconds
+    has_generated: bool = False  # since the daemon's start
+    token_rate: float | None = None  # read and generated
+    lookup_rate: float | None = None  # tokens looked up in the prefix cache
+    preemption_rate: float | None = None
+    latency: Mapping[Stage, Mean] = EMPTY
+
+
+class PoolPast(Struct, frozen=True, kw_only=True):
+    """What a pool of a gateway answered during the window."""
+
+    requests: float
+    errors: float | None  # None: the gateway counts none
+    rate: float  # requests per second
+
+
+class Past(Struct, frozen=True, kw_only=True):
+    """The past of every subject of a snapshot."""
+
+    replicas: Mapping[str, ReplicaPast] = EMPTY  # by name
+    throttled: Mapping[tuple[str, str], float] = EMPTY  # (uuid, reason) → ratio of the window's time
+    pools: Mapping[tuple[str, str], PoolPast] = EMPTY  # (gateway, pool)
+
+    def of(self, replica: str) -> ReplicaPast:
+        """Return the past of a replica, an empty one where nothing is known."""
+        return self.replicas.get(replica, _UNKNOWN)
+
+
+_UNKNOWN = ReplicaPast()
 
 
 class _Record(Struct):
     counted: int  # restarts when it was seen last
     restarted_at: deque[float]
     samples: deque[tuple[float, float]] = field(default_factory=deque)  # (at, hit ratio)
+    served_last: bool = False
+    served_at: float = -inf
+    read_at: float | None = None
 
 
 class DiagnosisHistory:
-    """Follows every replica of successive snapshots.  Bounded by the replicas that there are."""
+    """Follows every subject of successive snapshots.  Bounded by those of the newest."""
 
     def __init__(self) -> None:
         self._records: dict[str, _Record] = {}
+        self._counters = CounterWindow()
+        self._active: dict[Counter, float] = {}  # seconds, where the driver does not measure them
+        self._throttled: Mapping[tuple[str, str], float] = EMPTY
+        self._pools: Mapping[tuple[str, str], PoolPast] = EMPTY
 
-    def update(self, snapshot: Snapshot) -> Mapping[str, ReplicaPast]:
-        """Return the past of each replica by its name."""
-        if not snapshot.replicas:
-            self._records = {}
-            return EMPTY
+    def update(self, snapshot: Snapshot) -> Past:
+        """Return the past of each subject; to be called once for each snapshot, in its order."""
+        if self._counters.is_due(snapshot.at):
+            self._counters.update(snapshot.at, dict(self._read(snapshot)))
+            self._throttled = {
+                (card.facts.uuid, reason): share
+                for card in snapshot.cards
+                for reason in (*THERMAL, *BRAKE)
+                if (share := self._counters.rate(("gpu", card.facts.uuid, reason))) is not None
+            }
+            self._pools = dict(self._pool_pasts(snapshot))
         records = {
             replica.name: self._records.get(replica.name) or _Record(replica.restarts, deque(maxlen=16))
             for replica in snapshot.replicas
         }
         self._records = records
-        return {replica.name: _past(records[replica.name], replica, snapshot.at) for replica in snapshot.replicas}
+        return Past(
+            replicas={
+                replica.name: self._past(records[replica.name], replica, snapshot.at) for replica in snapshot.replicas
+            },
+            throttled=self._throttled,
+            pools=self._pools,
+        )
+
+    def _read(self, snapshot: Snapshot) -> Iterator[tuple[Counter, float]]:
+        for replica in snapshot.replicas:
+            yield from _of_replica(replica)
+        yield from self._of_gpus(snapshot)
+        for gateway in snapshot.gateways:
+            for pool, load in gateway.reading.pools.items() if gateway.reading is not None else ():
+                for what, value in (("requests", load.requests), ("errors", load.errors)):
+                    if value is not None:
+                        yield ("pool", gateway.name, pool, what), value
+
+    def _of_gpus(self, snapshot: Snapshot) -> Iterator[tuple[Counter, float]]:
+        active: dict[Counter, float] = {}
+        for card in snapshot.cards:
+            if card.reading is None:
+                continue
+            for reason in (*THERMAL, *BRAKE):
+                name = ("gpu", card.facts.uuid, reason)
+                seconds = card.reading.clock_event_seconds.get(reason)
+                if seconds is None and reason in card.reading.clock_events:
+                    # The driver does not measure the time: a sample stands for its interval.
+                    sampled = SAMPLE_SECONDS * card.reading.clock_events[reason]
+                    seconds = active[name] = self._active.get(name, 0.0) + sampled
+                if seconds is not None:
+                    yield name, seconds
+        self._active = active
+
+    def _pool_pasts(self, snapshot: Snapshot) -> Iterator[tuple[tuple[str, str], PoolPast]]:
+        for gateway in snapshot.gateways:
+            for pool in gateway.reading.pools if gateway.reading is not None else ():
+                name = ("pool", gateway.name, pool)
+                served, rate = (of((*name, "requests")) for of in (self._counters.increase, self._counters.rate))
+                if served is not None and rate is not None:
+                    errors = self._counters.increase((*name, "errors"))
+                    yield (gateway.name, pool), PoolPast(requests=served, errors=errors, rate=rate)
+
+    def _past(self, record: _Record, replica: ReplicaState, now: float) -> ReplicaPast:
+        if replica.restarts > record.counted:
+            record.restarted_at.extend([now] * min(replica.restarts - record.counted, 16))
+        record.counted = replica.restarts
+        ratios = _earlier_hit_ratios(record, replica, now)
+        if replica.reading is not None:
+            record.served_last = bool(requests(replica, Quantity.REQUESTS_RUNNING))
+            record.read_at = now
+            record.served_at = now if record.served_last else record.served_at
+        tokens = replica.generated_tokens.tokens if replica.generated_tokens is not None else None
+        name, rate = replica.name, self._counters.rate
+        token_rate = rate((name, "tokens"))
+        return ReplicaPast(
+            restarts=sum(now - at <= limit.RESTART_SECONDS for at in record.restarted_at),
+            hit_ratio=median(ratios) if len(ratios) >= MIN_SAMPLES else None,
+            served_last=record.served_last,
+            served_ago=now - record.served_at,
+            down_for=0.0 if record.read_at is None else now - record.read_at,
+            has_generated=bool(tokens),
+            token_rate=token_rate,
+            lookup_rate=rate((name, Quantity.PREFIX_CACHE_QUERIES)),
+            preemption_rate=rate((name, Quantity.PREEMPTIONS)),
+            latency={
+                stage: mean
+                for stage in (Stage.TIME_TO_FIRST_TOKEN, Stage.INTER_TOKEN)
+                if (mean := self._mean(name, stage)) is not None
+            },
+        )
+
+    def _mean(self, name: str, stage: Stage) -> Mean | None:
+        total, count = (self._counters.increase((name, stage, part)) for part in ("sum", "count"))
+        return Mean(total / count, count) if total is not None and count else None
 
 
-def _past(record: _Record, replica: ReplicaState, now: float) -> ReplicaPast:
-    if replica.restarts > record.counted:
-        record.restarted_at.extend([now] * min(replica.restarts - record.counted, 16))
-    record.counted = replica.restarts
+def _of_replica(replica: ReplicaState) -> Iterator[tuple[Counter, float]]:
+    totals = replica.quantity_totals
+    for quantity in (Quantity.PREFIX_CACHE_QUERIES, Quantity.PREEMPTIONS):
+        if quantity in totals:
+            yield (replica.name, quantity), totals[quantity]
+    tokens = [totals[name] for name in (Quantity.PROMPT_TOKENS, Quantity.GENERATION_TOKENS) if name in totals]
+    if tokens:
+        yield (replica.name, "tokens"), sum(tokens)
+    for stage in (Stage.TIME_TO_FIRST_TOKEN, Stage.INTER_TOKEN):
+        histogram = replica.histograms.get(stage)
+        if histogram is not None and histogram.sum is not None:
+            yield (replica.name, stage, "sum"), histogram.sum
+            yield (replica.name, stage, "count"), histogram.counts[-1]
+
+
+def _earlier_hit_ratios(record: _Record, replica: ReplicaState, now: float) -> list[float]:
+    """Sample the hit rate when that is due, and return those of the half hour that ended half an hour ago."""
     figures = longest_window(replica)
-    if figures is not None and figures.hit_ratio is not None and _is_due(record, now):
+    is_due = not record.samples or now - record.samples[-1][0] >= HIT_SAMPLE_SECONDS
+    if is_due and figures is not None and figures.hit_ratio is not None:
         record.samples.append((now, figures.hit_ratio))
     while record.samples and now - record.samples[0][0] > PAST_FROM:
         record.samples.popleft()
-    past = [ratio for at, ratio in record.samples if now - at >= PAST_TO]
-    return ReplicaPast(
-        restarts=sum(now - at <= limit.RESTART_SECONDS for at in record.restarted_at),
-        hit_ratio=median(past) if len(past) >= MIN_SAMPLES else None,
-    )
-
-
-def _is_due(record: _Record, now: float) -> bool:
-    return not record.samples or now - record.samples[-1][0] >= SAMPLE_SECONDS
+    return [ratio for at, ratio in record.samples if now - at >= PAST_TO]

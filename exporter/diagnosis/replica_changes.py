@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from exporter.diagnosis import thresholds as limit
-from exporter.diagnosis.history import ReplicaPast
-from exporter.diagnosis.view import View, longest_window
+from exporter.diagnosis.history import Past, ReplicaPast
+from exporter.diagnosis.view import View, longest_window, replica_subject
 from exporter.model import ReplicaState
-from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind
+from exporter.model.finding import Evidence, Finding, Severity
 from exporter.model.text import Text
 
-_NONE = ReplicaPast()
 _DAY = 86_400.0
 
 
-def findings(view: View, past: Mapping[str, ReplicaPast]) -> Iterator[Finding]:
+def findings(view: View, past: Past) -> Iterator[Finding]:
     """Yield what has become worse with each replica, or will."""
     for replica in view.snapshot.replicas:
-        known = past.get(replica.name, _NONE)
+        known = past.of(replica.name)
         yield from _restarting(view, replica, known.restarts)
-        yield from _hit_rate(replica, known.hit_ratio)
+        yield from _hit_rate(replica, known)
         yield from _certificate(view, replica)
-
-
-def _subject(replica: ReplicaState) -> Subject:
-    return Subject(SubjectKind.REPLICA, replica.name, replica.name)
 
 
 def _restarting(view: View, replica: ReplicaState, restarts: int) -> Iterator[Finding]:
@@ -35,7 +30,7 @@ def _restarting(view: View, replica: ReplicaState, restarts: int) -> Iterator[Fi
     yield Finding(
         id="EngineRestarting",
         severity=Severity.WARNING,
-        subject=_subject(replica),
+        subject=replica_subject(replica),
         summary=Text(
             f"{name} restarted {restarts} times in {minutes:.0f} minutes",
             f"{name} 在 {minutes:.0f} 分钟内重启了 {restarts} 次",
@@ -52,17 +47,16 @@ def _restarting(view: View, replica: ReplicaState, restarts: int) -> Iterator[Fi
     )
 
 
-def _hit_rate(replica: ReplicaState, before: float | None) -> Iterator[Finding]:
-    figures = longest_window(replica)
-    if before is None or before < limit.HIT_RATIO_PAST or figures is None or figures.hit_ratio is None:
+def _hit_rate(replica: ReplicaState, known: ReplicaPast) -> Iterator[Finding]:
+    before, lookups, figures = known.hit_ratio, known.lookup_rate, longest_window(replica)
+    if before is None or before <= limit.HIT_RATIO_PAST or figures is None or figures.hit_ratio is None:
         return
-    finished = (figures.request_rate or 0.0) * figures.seconds
-    if figures.hit_ratio >= limit.HIT_RATIO_OF_PAST * before or finished < limit.ERROR_REQUESTS:
+    if figures.hit_ratio >= limit.HIT_RATIO_OF_PAST * before or lookups is None or lookups <= limit.HIT_LOOKUPS:
         return
     yield Finding(
         id="PrefixCacheHitRateDropped",
         severity=Severity.WARNING,
-        subject=_subject(replica),
+        subject=replica_subject(replica),
         summary=Text(
             f"The prefix-cache hit rate of {replica.name} dropped from {before:.0%} to {figures.hit_ratio:.0%}",
             f"{replica.name} 的前缀缓存命中率从 {before:.0%} 降至 {figures.hit_ratio:.0%}",
@@ -70,7 +64,7 @@ def _hit_rate(replica: ReplicaState, before: float | None) -> Iterator[Finding]:
         evidence=(
             Evidence("hit_ratio", figures.hit_ratio, "ratio"),
             Evidence("hit_ratio_before", before, "ratio"),
-            Evidence("requests", finished),
+            Evidence("lookups_per_second", lookups),
         ),
         actions=(
             Text(
@@ -93,7 +87,7 @@ def _certificate(view: View, replica: ReplicaState) -> Iterator[Finding]:
     yield Finding(
         id="CertificateExpires",
         severity=Severity.WARNING,
-        subject=_subject(replica),
+        subject=replica_subject(replica),
         summary=Text(
             f"The TLS certificate of {replica.name} "
             + (f"expires in {days:.1f} days" if remaining > 0 else "has expired"),

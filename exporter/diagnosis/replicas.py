@@ -3,40 +3,29 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from exporter.diagnosis import thresholds as limit
-from exporter.diagnosis.view import PRIMARY_WINDOW, View, measured, requests
-from exporter.model import EMPTY, Quantity, ReplicaState, Signal, Stage
-from exporter.model.engine import WindowFigures
+from exporter.diagnosis.history import Past
+from exporter.diagnosis.view import View, measured, replica_subject, requests, signal, window
+from exporter.model import Quantity, ReplicaState, Signal, Stage
 from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind
 from exporter.model.text import Text
 
 
-def findings(view: View) -> Iterator[Finding]:
+def findings(view: View, past: Past) -> Iterator[Finding]:
     """Yield what is wrong with each replica of the snapshot."""
     for replica in view.snapshot.replicas:
-        yield from _down(view, replica)
+        yield from _down(view, past, replica)
         if replica.reading is not None:
             yield from _no_progress(view, replica)
+            yield from _stale_ranks(replica)
+            yield from _idle_with_queue(view, replica)
             yield from _errors(replica)
-            yield from _cache(replica)
-            yield from _ranks(view, replica)
-    yield from _paths(view)
-    yield from _siblings(view)
-    yield from _balance(view)
+            yield from _cache(past, replica)
+            yield from _preemptions(past, replica)
     yield from _versions(view)
-    yield from _gateways(view)
-
-
-def _subject(replica: ReplicaState) -> Subject:
-    return Subject(SubjectKind.REPLICA, replica.name, replica.name)
-
-
-def _window(replica: ReplicaState) -> WindowFigures | None:
-    return replica.windows.get(PRIMARY_WINDOW) or next(
-        (figures for label, figures in replica.windows.items() if label != "lifetime"), None
-    )
+    yield from _unassigned(view)
 
 
 def _traffic(view: View, name: str) -> tuple[Evidence, ...]:
@@ -54,17 +43,19 @@ def _still_sent(view: View, name: str) -> Text:
     return Text("", "")
 
 
-def _down(view: View, replica: ReplicaState) -> Iterator[Finding]:
+def _down(view: View, past: Past, replica: ReplicaState) -> Iterator[Finding]:
     status = replica.status
     if status.up or status.reason == "starting" or replica.last_read_at is None:
         return
     model = replica.labels.model
     others = [other for other in view.snapshot.replicas if other.labels.model == model and other.status.up]
     sent = _still_sent(view, replica.name)
+    known = past.of(replica.name)
+    is_loading = known.down_for < limit.LOADING_SECONDS or not known.served_last
     yield Finding(
         id="EngineDown",
-        severity=Severity.WARNING if others else Severity.CRITICAL,
-        subject=_subject(replica),
+        severity=Severity.WARNING if others and is_loading else Severity.CRITICAL,
+        subject=replica_subject(replica),
         summary=Text(
             f"{replica.name} does not answer ({status.reason})"
             + (sent.en if others else f"; nothing else serves {model}"),
@@ -89,7 +80,7 @@ def _no_progress(view: View, replica: ReplicaState) -> Iterator[Finding]:
     yield Finding(
         id="EngineFrozen",
         severity=Severity.CRITICAL,
-        subject=_subject(replica),
+        subject=replica_subject(replica),
         summary=_standstill(replica.name, running or 0.0, waiting or 0.0) + sent,
         evidence=(
             *measured("requests_running", running),
@@ -124,7 +115,7 @@ def _standstill(name: str, running: float, waiting: float) -> Text:
 
 
 def _errors(replica: ReplicaState) -> Iterator[Finding]:
-    figures = _window(replica)
+    figures = window(replica)
     if figures is None or figures.error_ratio is None or figures.error_ratio <= limit.ERROR_RATIO_WARNING:
         return
     finished = (figures.request_rate or 0.0) * figures.seconds
@@ -133,7 +124,7 @@ def _errors(replica: ReplicaState) -> Iterator[Finding]:
     yield Finding(
         id="HighErrorRatio",
         severity=Severity.CRITICAL if figures.error_ratio > limit.ERROR_RATIO_CRITICAL else Severity.WARNING,
-        subject=_subject(replica),
+        subject=replica_subject(replica),
         summary=Text(
             f"{figures.error_ratio:.1%} of the requests to {replica.name} fail",
             f"{replica.name} 有 {figures.error_ratio:.1%} 的请求失败",
@@ -146,31 +137,29 @@ def _errors(replica: ReplicaState) -> Iterator[Finding]:
     )
 
 
-def _cache(replica: ReplicaState) -> Iterator[Finding]:
+def _cache(past: Past, replica: ReplicaState) -> Iterator[Finding]:
     """Yield a full KV cache only where first tokens are late: with a queue it is normal at full throughput."""
     assert replica.reading is not None
     usage = [numbers.get(Quantity.KV_CACHE_USAGE, 0.0) for numbers in replica.reading.ranks.values()]
     waiting = requests(replica, Quantity.REQUESTS_WAITING)
-    figures = _window(replica)
-    latency = figures.latency.get(Stage.TIME_TO_FIRST_TOKEN) if figures is not None else None
-    typical = latency.quantiles.get(0.5) if latency is not None else None
-    if not usage or max(usage) < limit.KV_CACHE_USE or not waiting or typical is None:
+    mean = past.of(replica.name).latency.get(Stage.TIME_TO_FIRST_TOKEN)
+    if not usage or max(usage) <= limit.KV_CACHE_USE or not waiting or mean is None:
         return
-    if typical > limit.TTFT_SLOW_SECONDS:
+    if mean.seconds > limit.TTFT_SLOW_SECONDS:
         yield Finding(
             id="KvCachePressure",
             severity=Severity.WARNING,
-            subject=_subject(replica),
+            subject=replica_subject(replica),
             summary=Text(
                 f"{replica.name}: {waiting:g} requests wait for the KV cache ({max(usage):.0%} used), "
-                f"half of the first tokens take longer than {typical:.1f} s",
+                f"first tokens take {mean.seconds:.1f} s on average",
                 f"{replica.name}：{waiting:g} 个请求在等待 KV 缓存（已用 {max(usage):.0%}），"
-                f"半数首 token 超过 {typical:.1f} 秒",
+                f"首 token 平均 {mean.seconds:.1f} 秒",
             ),
             evidence=(
                 Evidence("kv_cache_usage", max(usage), "ratio"),
                 Evidence("requests_waiting", waiting),
-                Evidence("ttft_p50", typical, "seconds"),
+                Evidence("ttft_mean", mean.seconds, "seconds"),
             ),
             actions=(
                 Text("Add replicas of the model.", "增加该模型的副本。"),
@@ -183,166 +172,93 @@ def _cache(replica: ReplicaState) -> Iterator[Finding]:
         )
 
 
-def _ranks(view: View, replica: ReplicaState) -> Iterator[Finding]:
-    assert replica.reading is not None
-    running = requests(replica, Quantity.REQUESTS_RUNNING) or 0.0
-    uneven = replica.rank_imbalance.get(Quantity.REQUESTS_RUNNING.value)
-    if uneven is None or uneven <= limit.RANK_IMBALANCE or running < limit.BALANCE_REQUESTS:
+def _idle_with_queue(view: View, replica: ReplicaState) -> Iterator[Finding]:
+    waiting = requests(replica, Quantity.REQUESTS_WAITING)
+    known = [value for card in view.gpus_of(replica.name) if (value := signal(card, Signal.UTILIZATION)) is not None]
+    if not waiting or not known or replica.frozen:  # a standstill explains it
         return
-    loads = {rank: numbers.get(Quantity.REQUESTS_RUNNING, 0.0) for rank, numbers in replica.reading.ranks.items()}
-    first = max(loads, key=lambda rank: loads[rank])
-    last = min(loads, key=lambda rank: loads[rank])
-    figures = _window(replica)
-    prompts = figures.rank_prompt_token_rates if figures is not None else EMPTY
+    utilization = sum(known) / len(known)
+    if utilization >= limit.IDLE_WITH_QUEUE_WARNING:
+        return
+    critical = utilization < limit.IDLE_WITH_QUEUE_CRITICAL
     yield Finding(
-        id="RanksUneven",
-        severity=Severity.WARNING,
-        subject=_subject(replica),
+        id="EngineIdleWithQueue",
+        severity=Severity.CRITICAL if critical else Severity.WARNING,
+        subject=replica_subject(replica),
         summary=Text(
-            f"{replica.name}: the scheduler prefers rank {first} ({loads[first]:g} running, rank {last} has "
-            f"{loads[last]:g})",
-            f"{replica.name}：调度器偏向 rank {first}（{loads[first]:g} 个运行中，rank {last} 为 {loads[last]:g}）",
+            f"{replica.name}: {waiting:g} requests wait while its GPUs are {utilization:.0%} utilized",
+            f"{replica.name}：{waiting:g} 个请求在等待，而 GPU 利用率仅 {utilization:.0%}",
         ),
         evidence=(
-            Evidence("max_to_mean", uneven, "ratio"),
-            *(Evidence(f"running_rank_{rank}", load) for rank, load in sorted(loads.items())),
-            *(Evidence(f"prompt_tokens_per_second_rank_{rank}", rate) for rank, rate in sorted(prompts.items())),
-            *(
-                Evidence(f"utilization_gpu_{card.labels.gpu}", card.reading.signals[Signal.UTILIZATION], "ratio")
-                for card in view.gpus_of(replica.name)
-                if card.reading is not None and Signal.UTILIZATION in card.reading.signals
-            ),
+            *measured("requests_running", requests(replica, Quantity.REQUESTS_RUNNING)),
+            Evidence("requests_waiting", waiting),
+            Evidence("utilization", utilization, "ratio"),
         ),
-        actions=(_rank_action(first, prompts),),
+        actions=(
+            Text(
+                "Compare running requests with the engine's limits (--max-num-seqs); check for a CPU thread at 100 % "
+                "(top -H).",
+                "比较运行请求数与引擎上限（--max-num-seqs）；检查是否有 CPU 线程达到 100 %（top -H）。",
+            ),
+            Text("Restart the engine if its scheduler is stuck.", "若调度器卡住则重启引擎。"),
+        ),
         replica=replica.name,
     )
 
 
-def _rank_action(first: str, prompts: Mapping[str, float]) -> Text:
-    """Return what to do about a preferred rank; ``prompts``: prompt tokens per second by rank, empty if not known."""
-    mean = sum(prompts.values()) / len(prompts) if prompts else 0.0
-    if not mean:
-        return Text(
-            "Compare prompt lengths by rank, and check how requests reach the ranks: the engine's data-parallel "
-            "load balancing, or a gateway that addresses ranks itself.",
-            "对比各 rank 的提示词长度，并检查请求如何到达各 rank：引擎的数据并行负载均衡，或网关直接指定 rank。",
-        )
-    times = prompts.get(first, 0.0) / mean
-    if times > limit.RANK_IMBALANCE:
-        return Text(
-            f"Rank {first} gets {times:.1f} times the mean of prompt tokens: balance by tokens or KV cache, not by "
-            "the number of requests, in the engine's data-parallel load balancing or in a gateway that names ranks.",
-            f"rank {first} 的提示词 token 是均值的 {times:.1f} 倍：在引擎的数据并行负载均衡或直接指定 rank 的网关中，"
-            "按 token 数或 KV 缓存而非请求数均衡。",
-        )
-    return Text(
-        f"Prompts do not explain it: rank {first} gets {times:.1f} times the mean of prompt tokens. Compare the "
-        "lengths of answers by rank, and look for a GPU that slows the rank down.",
-        f"提示词不是原因：rank {first} 的提示词 token 是均值的 {times:.1f} 倍。请对比各 rank 的回答长度，并检查"
-        "是否有 GPU 拖慢该 rank。",
+def _preemptions(past: Past, replica: ReplicaState) -> Iterator[Finding]:
+    rate = past.of(replica.name).preemption_rate
+    if rate is None or rate <= limit.PREEMPTIONS:
+        return
+    yield Finding(
+        id="PreemptionStorm",
+        severity=Severity.WARNING,
+        subject=replica_subject(replica),
+        summary=Text(
+            f"{replica.name} preempts {rate:.1f} running requests per second, which are computed again",
+            f"{replica.name} 每秒抢占 {rate:.1f} 个运行中的请求，它们需要重新计算",
+        ),
+        evidence=(Evidence("preemptions_per_second", rate),),
+        actions=(
+            Text(
+                "Lower --max-num-seqs, add replicas, or give the KV cache more memory.",
+                "降低 --max-num-seqs、增加副本，或加大 KV 缓存。",
+            ),
+        ),
+        replica=replica.name,
     )
 
 
-def _paths(view: View) -> Iterator[Finding]:
-    for group in view.snapshot.topology.groups:
-        gpus = view.gpus_of(group.replica)
-        if not group.over_pcie or len(gpus) < 2:
-            continue
-        sockets = ", across CPU sockets" if group.cross_sockets else ""
-        sockets_zh = "，跨 CPU" if group.cross_sockets else ""
+def _stale_ranks(replica: ReplicaState) -> Iterator[Finding]:
+    assert replica.reading is not None
+    for rank in sorted(replica.reading.stale_ranks):
         yield Finding(
-            id="ReplicaUsesPcie",
+            id="RankStale",
             severity=Severity.WARNING,
-            subject=Subject(SubjectKind.REPLICA, group.replica, group.replica),
+            subject=Subject(SubjectKind.REPLICA, f"{replica.name}/{rank}", f"{replica.name}, rank {rank}"),
             summary=Text(
-                f"{group.replica} runs on {len(gpus)} GPUs that talk over PCIe, slowest path {group.worst}{sockets}",
-                f"{group.replica} 的 {len(gpus)} 张 GPU 经 PCIe 通信，最慢路径 {group.worst}{sockets_zh}",
+                f"The metrics of rank {rank} of {replica.name} do not change while those of other ranks do",
+                f"{replica.name} 的 rank {rank} 的指标不再变化，而其他 rank 的在变化",
             ),
-            evidence=(Evidence("slowest_path", group.worst), Evidence("gpus", float(len(gpus)))),
-            actions=(
-                Text(
-                    "Use smaller groups inside one PCIe switch, or GPUs with NVLink.",
-                    "改用同一 PCIe 交换机内的小组，或带 NVLink 的 GPU。",
-                ),
-            ),
-            replica=group.replica,
+            evidence=(Evidence("rank", rank),),
+            actions=(Text("Restart the worker (ray list actors).", "重启该 worker（ray list actors）。"),),
+            replica=replica.name,
         )
 
 
-def _siblings(view: View) -> Iterator[Finding]:
-    """Compare the inter-token latency of the replicas of one model."""
-    models: dict[str, list[tuple[ReplicaState, float]]] = defaultdict(list)
-    for replica in view.snapshot.replicas:
-        figures = _window(replica)
-        latency = figures.latency.get(Stage.INTER_TOKEN) if figures is not None else None
-        if latency is not None and latency.observations >= limit.SIBLING_TOKENS and 0.5 in latency.quantiles:
-            models[replica.labels.model].append((replica, latency.quantiles[0.5]))
-    for model, found in models.items():
-        fastest, best = min(found, key=lambda pair: pair[1])
-        for replica, median in found:
-            # Of two replicas with a queue, the one whose steps compute more prompts has the longer median.
-            if _queues(replica) and _queues(fastest):
-                continue
-            if best > 0 and median > limit.SIBLING_SLOWDOWN * best:
-                yield Finding(
-                    id="ReplicaSlowerThanSiblings",
-                    severity=Severity.WARNING,
-                    subject=_subject(replica),
-                    summary=Text(
-                        f"{replica.name} is slow: ITL p50 {median * 1e3:.1f} ms, "
-                        f"{fastest.name} has {best * 1e3:.1f} ms on the same model",
-                        f"{replica.name} 偏慢：ITL p50 {median * 1e3:.1f} ms，"
-                        f"同模型的 {fastest.name} 为 {best * 1e3:.1f} ms",
-                    ),
-                    evidence=(
-                        Evidence("itl_p50", median, "seconds"),
-                        Evidence("itl_p50_of_fastest", best, "seconds"),
-                        Evidence("model", model),
-                    ),
-                    actions=(
-                        Text(
-                            f"Compare its GPUs and its engine arguments with those of {fastest.name}.",
-                            f"与 {fastest.name} 对比 GPU 与引擎参数。",
-                        ),
-                    ),
-                    relief=Text(f"Move load off {replica.name}.", f"减少发往 {replica.name} 的流量。"),
-                    replica=replica.name,
-                )
-
-
-def _balance(view: View) -> Iterator[Finding]:
-    for (model, name), uneven in view.snapshot.replica_imbalance.items():
-        if name != Quantity.REQUESTS_RUNNING.value or uneven <= limit.REPLICA_IMBALANCE:
+def _unassigned(view: View) -> Iterator[Finding]:
+    for name, reason in view.snapshot.daemon.unassigned.items():
+        if reason == "remote" or name not in view.replicas:
             continue
-        loads = {
-            replica.name: load
-            for replica in view.snapshot.replicas
-            if replica.labels.model == model and (load := requests(replica, Quantity.REQUESTS_RUNNING)) is not None
-        }
-        total = sum(loads.values())
-        if total < limit.BALANCE_REQUESTS or len(loads) < 2:
-            continue
-        if _queues(view.replicas[min(loads, key=lambda replica: loads[replica])]):
-            continue  # no weight of a gateway gives more to a replica that has a queue
-        busiest = max(loads, key=lambda replica: loads[replica])
         yield Finding(
-            id="ReplicasUneven",
-            severity=Severity.WARNING,
-            subject=Subject(SubjectKind.NODE, model, model),
-            summary=Text(
-                f"{busiest} has {loads[busiest]:g} of {total:g} running requests of {model}",
-                f"{model} 的 {total:g} 个运行中请求里有 {loads[busiest]:g} 个在 {busiest}",
-            ),
-            evidence=(
-                Evidence("max_to_mean", uneven, "ratio"),
-                *(Evidence(f"running_{replica}", load) for replica, load in sorted(loads.items())),
-            ),
-            actions=(Text("Check weights and balancing policy of the gateway.", "检查网关的权重与均衡策略。"),),
+            id="ReplicaUnassigned",
+            severity=Severity.INFO,
+            subject=Subject(SubjectKind.REPLICA, name, name),
+            summary=Text(f"The GPUs of {name} are not known: {reason}", f"未知 {name} 使用哪些 GPU：{reason}"),
+            evidence=(Evidence("reason", reason),),
+            actions=(Text("See docs/troubleshooting.md.", "参见 docs/troubleshooting.md。"),),
+            replica=name,
         )
-
-
-def _queues(replica: ReplicaState) -> bool:
-    return bool(requests(replica, Quantity.REQUESTS_WAITING))
 
 
 def _versions(view: View) -> Iterator[Finding]:
@@ -355,7 +271,7 @@ def _versions(view: View) -> Iterator[Finding]:
             listed = ", ".join(f"{version} ({', '.join(names)})" for version, names in sorted(versions.items()))
             yield Finding(
                 id="EngineVersionsDiffer",
-                severity=Severity.INFO,
+                severity=Severity.WARNING,
                 subject=Subject(SubjectKind.NODE, model, model),
                 summary=Text(
                     f"Replicas of {model} run different {engine} versions: {listed}",
@@ -366,27 +282,3 @@ def _versions(view: View) -> Iterator[Finding]:
                 ),
                 actions=(Text("Finish or roll back the rollout.", "完成或回滚发布。"),),
             )
-
-
-def _gateways(view: View) -> Iterator[Finding]:
-    """Yield gateways that cannot be read; what they send to broken replicas is those replicas' evidence."""
-    for gateway in view.snapshot.gateways:
-        status = gateway.status
-        if status.up or status.reason == "starting" or gateway.last_read_at is None:
-            continue
-        yield Finding(
-            id="GatewayUnreadable",
-            severity=Severity.WARNING,
-            subject=Subject(SubjectKind.GATEWAY, gateway.name, gateway.name),
-            summary=Text(
-                f"The metrics of gateway {gateway.name} cannot be read: {status.reason}",
-                f"无法读取网关 {gateway.name} 的指标：{status.reason}",
-            ),
-            evidence=(Evidence("reason", status.reason),),
-            actions=(
-                Text(
-                    "Check that the gateway runs and that its metrics URL is right.",
-                    "确认网关在运行且指标 URL 正确。",
-                ),
-            ),
-        )

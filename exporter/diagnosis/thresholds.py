@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
-BALANCE_REQUESTS = 8  # running requests below which unevenness is chance
+BALANCE_REQUESTS = 8  # running requests of a replica below which unevenness is chance
 BUSY_UTILIZATION = 0.30  # an idle GPU lowers clocks and link speed on purpose
+CANARY_SHARE = 0.25  # of the mean load of a model's replicas
 CERTIFICATE_REMAINING = 14 * 86_400  # seconds
 ENGINE_RESTARTS = 1  # in RESTART_SECONDS; more are a crash loop
 ERROR_RATIO_CRITICAL = 0.05
 ERROR_RATIO_WARNING = 0.01
-ERROR_REQUESTS = 50  # finished requests below which a ratio of errors is chance
+ERROR_REQUESTS = 50  # finished requests in WINDOW below which a ratio of errors is chance
+GATEWAY_IMBALANCE = 1.5
+GATEWAY_REQUESTS = 0.2  # of a pool, per second
 GPU_MEMORY_USED = 0.97
+HIT_LOOKUPS = 50  # tokens per second
 HIT_RATIO_OF_PAST = 0.5  # of the replica's own past
 HIT_RATIO_PAST = 0.10  # a cache that never served more has little to lose
+IDLE_WITH_QUEUE_CRITICAL = 0.20
+IDLE_WITH_QUEUE_WARNING = 0.40
 KV_CACHE_USE = 0.90
+MEMORY_EVEN = 1.03  # maximum over mean: the group is full by its configuration, not by a leak
 MEMORY_SKEW = 1.07
+POWER_BRAKE_SHARE = 0.01  # of WINDOW
+PREEMPTIONS = 0.2  # per second
 RANK_IMBALANCE = 1.35
 REPLICA_IMBALANCE = 1.5
+SIBLING_SLOWDOWN = 1.2  # mean ITL over that of the model's fastest replica on the node
+SIBLING_TOKENS = 500  # observations in WINDOW below which a mean is chance
+TEMPERATURE_CELSIUS = 85  # of GPUs that report no limit
 TEMPERATURE_MARGIN_CELSIUS = 8
-TTFT_SLOW_SECONDS = 1.0
+THROTTLED_SHARE = 0.10  # of WINDOW
+TTFT_SLOW_SECONDS = 1.0  # mean in WINDOW
+UTILIZATION_SPREAD = 0.40
+
+WINDOW, WINDOW_SECONDS = "5m", 300.0  # over which ratios and rates are evaluated
+RESTART_SECONDS = 1800.0
+XID_RECENT_SECONDS = 3600.0
+SERVED_SECONDS = 900.0  # within which a group must have served for its memory to be compared
+LOADING_SECONDS = 600.0  # that a large model takes to load
+UNANSWERED_SECONDS = 60.0  # after which a GPU whose driver call does not return counts as lost
 
 # Findings alone: no alert judges these.
 CERTIFICATE_DRAIN_SECONDS = 3600.0
 GATEWAY_SHARE = 0.02  # of a pool's requests; less is a probe
-RESTART_SECONDS = 1800.0
-SIBLING_SLOWDOWN = 1.2  # ITL p50 over that of the model's fastest sibling
-SIBLING_TOKENS = 500.0  # observations below which a median is chance
-XID_RECENT_SECONDS = 3600.0

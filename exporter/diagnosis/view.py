@@ -110,3 +110,18 @@ def requests(replica: ReplicaState, quantity: Quantity) -> float | None:
 def measured(name: str, value: float | None, unit: str = "") -> tuple[Evidence, ...]:
     """Return one piece of evidence, or none where the value is not known."""
     return () if value is None else (Evidence(name, value, unit),)
+
+
+def replica_subject(replica: ReplicaState) -> Subject:
+    """Return a replica as a subject."""
+    return Subject(SubjectKind.REPLICA, replica.name, replica.name)
+
+
+def queues(replica: ReplicaState) -> bool:
+    """Return whether requests wait at a replica."""
+    return bool(requests(replica, Quantity.REQUESTS_WAITING))
+
+
+def window(replica: ReplicaState) -> WindowFigures | None:
+    """Return the figures of the window that findings and alerts read, else of the longest; None without any."""
+    return replica.windows.get(limit.WINDOW) or longest_window(replica)

@@ -127,6 +127,19 @@ class MigInstance(Struct, frozen=True, kw_only=True):
     compute_instance: Count
 
 
+# What the driver asks for, by its number.
+RECOVERY_ACTIONS = (
+    "none",
+    "gpu_reset",
+    "node_reboot",
+    "drain_p2p",
+    "drain_and_reset",
+    "recover_imex_domain",
+    "bus_reset",
+    "system_reboot",
+)
+
+
 class CardFacts(Struct, frozen=True, kw_only=True):
     """What is constant between two driver initialisations.  ``uuid`` is the key; the index may change."""
 

@@ -13,36 +13,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from exporter.derive.delta import levels
+from exporter.diagnosis.conditions import hold, linger
 from exporter.diagnosis.diagnose import arrange, find
 from exporter.diagnosis.history import DiagnosisHistory
 from exporter.diagnosis.verdicts import NO_PROGRESS, verdicts
 from exporter.model import Quantity, ReplicaState, Snapshot
 from exporter.model.finding import Finding, Verdict, Verdicts, VerdictState
 
-# Seconds that a condition must hold until it is a finding; those that are not listed are certain at once.
-HOLD = {
-    "GroupMemoryUneven": 30.0,
-    "GpuHot": 30.0,
-    "HighErrorRatio": 10.0,
-    "KvCachePressure": 60.0,
-    "PrefixCacheHitRateDropped": 600.0,
-    "RanksUneven": 60.0,
-    "ReplicaSlowerThanSiblings": 60.0,
-    "ReplicasUneven": 300.0,
-    "ReplicaUsesPcie": 10.0,
-    "EngineVersionsDiffer": 60.0,
-    "SourceDown": 30.0,
-}
-DEFAULT_LINGER = 6.0  # seconds without the condition; a missing poll of an engine is no recovery
-# Seconds for those whose figure scatters about its threshold while the problem lasts, as keep_firing_for of alerts.
-LINGER = {
-    "GpuStraggler": 30.0,
-    "HighErrorRatio": 60.0,
-    "KvCachePressure": 60.0,
-    "RanksUneven": 60.0,
-    "ReplicaSlowerThanSiblings": 180.0,
-    "ReplicasUneven": 120.0,
-}
 # Seconds that a verdict must hold until it is shown.
 VERDICT_HOLD = {VerdictState.SERVE: 10.0, VerdictState.DRAIN: 5.0, VerdictState.EJECT: 5.0, VerdictState.UNKNOWN: 0.0}
 
@@ -88,7 +65,7 @@ class Diagnosis:
         shown = [
             replace(held.finding, since=held.since_unix)
             for held in self._held.values()
-            if held.seen - held.since >= HOLD.get(held.finding.id, 0.0)  # else lingering alone would show it
+            if held.seen - held.since >= hold(held.finding.id)  # else lingering alone would show it
         ]
         raw = verdicts(snapshot)
         unjudged = {replica.name for replica in snapshot.replicas if _is_progress_unknown(replica)}
@@ -97,11 +74,6 @@ class Diagnosis:
         known = any(verdict.state is not VerdictState.UNKNOWN for verdict in (*replicas.values(), *gpus.values()))
         node = _hold(self._node, {"": raw.node}, now, () if known else ("",))[""]
         return replace(snapshot, findings=arrange(shown), verdicts=Verdicts(replicas=replicas, gpus=gpus, node=node))
-
-
-def linger(name: str) -> float:
-    """Return for how many seconds a finding stays without its condition."""
-    return LINGER.get(name, DEFAULT_LINGER)
 
 
 def _is_progress_unknown(replica: ReplicaState) -> bool:

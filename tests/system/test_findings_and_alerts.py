@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from exporter.diagnosis.cause_names import CAUSE_NAMES
+from exporter.diagnosis.conditions import NO_ALERT, NO_FINDING
 from exporter.model import Cause
 from tests.support.fault_days import JOB, fault_days, findings
 from tests.support.tools import tool
@@ -18,11 +19,9 @@ GRAVER = {
     "GpuHot": {"GpuThermalThrottling"},
     "GpuXidResetNode": {"GpuLost"},
     "GpuXidResetGpu": {"GpuLost", "GpuXidResetNode"},
+    "GroupUtilizationUneven": {"ReplicaUsesPcie", "RanksUneven", "GpuStraggler"},
+    "GatewayErrors": {"HighErrorRatio"},
 }
-NO_FINDING = {  # alerts about several nodes, the daemon, or a symptom that a finding of the same replica explains
-    "DriverVersionsDiffer", "EngineVersionsDiffer", "GatewayErrors", "GroupUtilizationUneven", "Watchdog",
-}  # fmt: skip
-NO_ALERT = {"ReplicaSlowerThanSiblings"}
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +49,8 @@ def says_the_same(finding, name, labels):
         return False
     if "gpu" in labels:
         return finding.subject == f"GPU {labels['gpu']}"
+    if "pool" in labels:
+        return finding.id != name or finding.subject.startswith(labels["gateway"])
     return finding.replica == labels["replica"]
 
 

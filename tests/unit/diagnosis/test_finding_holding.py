@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from exporter.model import EngineReading, LatencySummary, Quantity, Stage, WindowFigures
-from exporter.runtime.diagnosis import HOLD, LINGER, Diagnosis
+from exporter.diagnosis.conditions import CONDITIONS
+from exporter.model import EngineReading, Quantity
+from exporter.runtime.diagnosis import Diagnosis
 from tests.support.builders import replica, snapshot
 from tests.support.records import replace
 
-NAME = "ReplicaSlowerThanSiblings"
+NAME = "RanksUneven"
+HOLD, LINGER = CONDITIONS[NAME].hold, CONDITIONS[NAME].linger
 
 
-def sibling(name, itl_p50):
-    itl = LatencySummary(observations=1000.0, quantiles={0.5: itl_p50}, overflow_ratio=0.0)
-    reading = EngineReading(at=1000.0, engine="vllm", model="m", ranks={"": {Quantity.REQUESTS_RUNNING: 4.0}})
-    return replica(
-        name, reading=reading, windows={"1m": WindowFigures(seconds=60.0, latency={Stage.INTER_TOKEN: itl})}
-    )
+def ranks(*running):
+    numbers = {str(rank): {Quantity.REQUESTS_RUNNING: load} for rank, load in enumerate(running)}
+    reading = EngineReading(at=1000.0, engine="vllm", model="m", ranks=numbers)
+    imbalance = {"requests_running": max(running) / (sum(running) / len(running))}
+    return snapshot(replicas=(replica("a", reading=reading, rank_imbalance=imbalance),))
 
 
-EVEN = snapshot(replicas=(sibling("a", 0.02), sibling("b", 0.02)))
-SLOW = snapshot(replicas=(sibling("a", 0.02), sibling("b", 0.04)))
+EVEN, UNEVEN = ranks(10.0, 10.0), ranks(18.0, 2.0)
 
 
 def shown(*timeline):
@@ -32,10 +32,9 @@ def shown(*timeline):
 
 
 def test_a_condition_seen_once_is_never_shown_however_long_it_lingers():
-    assert HOLD[NAME] < LINGER[NAME]
-    assert shown((0, SLOW), (1, EVEN), (HOLD[NAME], EVEN), (LINGER[NAME], EVEN)) == [False] * 4
+    assert shown((0, UNEVEN), (1, EVEN), (HOLD, EVEN), (HOLD + LINGER, EVEN)) == [False] * 4
 
 
 def test_a_condition_that_holds_is_shown_and_lingers():
-    timeline = (0, SLOW), (HOLD[NAME], SLOW), (HOLD[NAME] + LINGER[NAME], EVEN), (HOLD[NAME] + LINGER[NAME] + 1, EVEN)
+    timeline = (0, UNEVEN), (HOLD, UNEVEN), (HOLD + LINGER, EVEN), (HOLD + LINGER + 1, EVEN)
     assert shown(*timeline) == [False, True, True, False]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from exporter.diagnosis.diagnose import find
 from exporter.diagnosis.history import DiagnosisHistory
-from exporter.model import EngineReading, LatencySummary, Quantity, Stage, WindowFigures
+from exporter.model import EngineReading, Histogram, Quantity, Stage, WindowFigures
 from tests.support.builders import replica, snapshot
 from tests.support.records import replace
 
@@ -32,27 +32,48 @@ def test_a_full_queue_that_moves_has_no_finding():
     )
 
 
-def sibling(name, itl_p50=0.02, **quantities):
-    itl = LatencySummary(observations=1000.0, quantiles={0.5: itl_p50}, overflow_ratio=0.0)
-    return replica(
-        name,
-        reading=reading(**quantities),
-        windows={"1m": WindowFigures(seconds=60.0, latency={Stage.INTER_TOKEN: itl})},
+def sibling(name, itl=0.02, tokens=3000.0, **quantities):
+    """Return two states of a replica that took ``itl`` seconds a token in the minute between them."""
+    seen = Histogram(bounds=(0.1, 1.0), counts=(tokens, tokens, tokens), sum=itl * tokens)
+    none = Histogram(bounds=(0.1, 1.0), counts=(0.0, 0.0, 0.0), sum=0.0)
+    return tuple(
+        replica(name, reading=reading(**quantities), histograms={Stage.INTER_TOKEN: histogram})
+        for histogram in (none, seen)
     )
 
 
+def lived(*replicas):
+    """Return the findings about replicas, each given by two states a minute apart."""
+    history = DiagnosisHistory()
+    for at, states in zip((1000.0, 1060.0), zip(*replicas, strict=True), strict=True):
+        now = replace(snapshot(replicas=states), at=at)
+        found = {finding.id: finding for finding in find(now, history.update(now))}
+    return found
+
+
 def test_a_slower_sibling_is_a_finding_unless_both_have_a_queue():
-    fast, slow = sibling("a", requests_waiting=0), sibling("b", itl_p50=0.03, requests_waiting=40)
-    assert set(findings(replicas=(fast, slow))) == {"ReplicaSlowerThanSiblings"}
-    assert findings(replicas=(sibling("a", requests_waiting=40), slow)) == {}
+    fast, slow = sibling("a", requests_waiting=0), sibling("b", itl=0.03, requests_waiting=40)
+    found = lived(fast, slow)
+    assert set(found) == {"ReplicaSlowerThanSiblings"}
+    assert found["ReplicaSlowerThanSiblings"].subject.name == "b"
+    assert "mean ITL 30.0 ms, a has 20.0 ms" in found["ReplicaSlowerThanSiblings"].summary.en
+    assert lived(sibling("a", requests_waiting=40), slow) == {}
+    assert lived(sibling("a"), sibling("b", itl=0.03, tokens=400.0)) == {}
+    assert lived(sibling("a"), sibling("b", itl=0.0239)) == {}
 
 
 def test_uneven_replicas_are_a_finding_unless_the_one_with_less_has_a_queue():
-    uneven = {("m", "requests_running"): 1.6}
-    busy, spare = sibling("a", requests_running=32), sibling("b", requests_running=8, requests_waiting=0)
-    assert set(findings(replicas=(busy, spare), replica_imbalance=uneven)) == {"ReplicasUneven"}
-    queued = sibling("b", requests_running=8, requests_waiting=90)
-    assert findings(replicas=(busy, queued), replica_imbalance=uneven) == {}
+    def uneven(busy, spare, waiting=0):
+        states = (
+            replica("a", reading=reading(requests_running=busy)),
+            replica("b", reading=reading(requests_running=spare, requests_waiting=waiting)),
+        )
+        return set(findings(replicas=states))
+
+    assert uneven(32, 9) == {"ReplicasUneven"}
+    assert uneven(32, 9, waiting=90) == set()
+    assert uneven(12, 3) == set()  # 8 each on average, or it is chance
+    assert uneven(38, 2) == set()  # a canary
 
 
 def uneven_ranks(prompts):
@@ -77,13 +98,17 @@ class Life:
     """One replica's snapshots, minute by minute, and what is diagnosed of each."""
 
     def __init__(self):
-        self.history, self.minute = DiagnosisHistory(), 0
+        self.history, self.minute, self.queries = DiagnosisHistory(), 0, 0.0
 
-    def live(self, minutes, *, restarts=0, hit_ratio=0.6, rate=1.0):
+    def live(self, minutes, *, restarts=0, hit_ratio=0.6, lookups=60.0):
         for _ in range(minutes):
             self.minute += 1
-            figures = WindowFigures(seconds=300.0, hit_ratio=hit_ratio, request_rate=rate)
-            state = replica("a", reading=reading(), restarts=restarts, windows={"5m": figures})
+            self.queries += 60.0 * lookups
+            figures = WindowFigures(seconds=300.0, hit_ratio=hit_ratio)
+            totals = {Quantity.PREFIX_CACHE_QUERIES: self.queries}
+            state = replica(
+                "a", reading=reading(), restarts=restarts, windows={"5m": figures}, quantity_totals=totals
+            )
             now = replace(snapshot(replicas=(state,)), at=60.0 * self.minute)
             finding_ids = {finding.id for finding in find(now, self.history.update(now))}
         return finding_ids
@@ -104,8 +129,8 @@ def test_half_the_hit_rate_of_an_hour_ago_is_a_finding_with_traffic_only():
     life = Life()
     assert life.live(50) == set()
     assert life.live(3, hit_ratio=0.31) == set()
-    assert life.live(3, hit_ratio=0.29, rate=0.1) == set()
-    assert life.live(3, hit_ratio=0.29) == {"PrefixCacheHitRateDropped"}
+    assert life.live(6, hit_ratio=0.29, lookups=40.0) == set()
+    assert life.live(6, hit_ratio=0.29) == {"PrefixCacheHitRateDropped"}
     assert life.live(70, hit_ratio=0.29) == set()  # that is its rate now
 
 
