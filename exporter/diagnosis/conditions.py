@@ -200,6 +200,7 @@ NO_FINDING: Mapping[str, str] = {
     "SeriesDropped": _OF_SHARDWATCH,
     "ParseErrors": _OF_SHARDWATCH,
     "WindowMissing": _OF_SHARDWATCH,
+    "DiscoveryLimitReached": _OF_SHARDWATCH,
     "GpuEccCorrectedOften": "counts over a day, and no data was lost; the daemon keeps five minutes",
     "GpuNvlinkErrors": "counts over 15 minutes; a link that fails is GpuNvlinkDown or GpuStraggler",
     "GpuPcieReplays": "counts over an hour; a link that has become slow is GpuPcieDowngraded",
