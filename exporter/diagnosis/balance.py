@@ -179,15 +179,16 @@ def _rank_action(first: str, prompts: Mapping[str, float]) -> Text:
     if times > limit.RANK_IMBALANCE:
         return Text(
             f"Rank {first} gets {times:.1f} times the mean of prompt tokens: balance by tokens or KV cache, not by "
-            "the number of requests, in the engine's data-parallel load balancing or in a gateway that addresses ranks.",
+            "the number of requests, in the engine's data-parallel load balancing or in a gateway that addresses "
+            "ranks.",
             f"rank {first} 的提示词 token 是均值的 {times:.1f} 倍：在引擎的数据并行负载均衡或直接指定 rank 的网关中，"
             "按 token 数或 KV 缓存而非请求数均衡。",
         )
     return Text(
         f"Prompts do not explain it: rank {first} gets {times:.1f} times the mean of prompt tokens. Compare the "
         "lengths of answers by rank, and look for a GPU that slows the rank down.",
-        f"提示词不是原因：rank {first} 的提示词 token 是均值的 {times:.1f} 倍。请对比各 rank 的回答长度，并检查是否有 "
-        "GPU 拖慢该 rank。",
+        f"提示词不是原因：rank {first} 的提示词 token 是均值的 {times:.1f} 倍。请对比各 rank 的回答长度，"
+        "并检查是否有 GPU 拖慢该 rank。",
     )
 
 

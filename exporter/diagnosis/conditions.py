@@ -200,7 +200,6 @@ NO_FINDING: Mapping[str, str] = {
     "SeriesDropped": _OF_SHARDWATCH,
     "ParseErrors": _OF_SHARDWATCH,
     "WindowMissing": _OF_SHARDWATCH,
-    "DiscoveryLimitReached": _OF_SHARDWATCH,
     "GpuEccCorrectedOften": "counts over a day, and no data was lost; the daemon keeps five minutes",
     "GpuNvlinkErrors": "counts over 15 minutes; a link that fails is GpuNvlinkDown or GpuStraggler",
     "GpuPcieReplays": "counts over an hour; a link that has become slow is GpuPcieDowngraded",
@@ -229,6 +228,7 @@ NO_FINDING: Mapping[str, str] = {
 }
 # Findings without an alert: how long they are held, and why there is none.
 NO_ALERT: Mapping[str, str] = {
+    "DiscoveryLimitReached": "the log and the metrics endpoint report it; what is missing is not known",
     "SourceDown": "discovery, the kernel log or the driver's events cannot be read: what is lost by that has alerts",
 }
 NO_ALERT_HOLD = 30.0
