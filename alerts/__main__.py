@@ -18,7 +18,7 @@ from alerts.alertmanager.plan import NotificationPlan
 from alerts.registry import groups
 from alerts.render import MONITORING_RESOURCE, RESOURCE, RULES, files
 from alerts.tuning import Tuning, load
-from exporter.config.output_files import write_text
+from exporter.config.output_files import read_text, write_text
 from exporter.errors import SettingsError, ShardwatchError
 from exporter.model.text import Language
 
@@ -46,9 +46,13 @@ def differing(wanted: Mapping[Path, str], output: Path) -> Iterator[tuple[Path, 
     """Return the files that are not what the code makes, and how: missing, different, or no longer generated."""
     for path, text in wanted.items():
         place = output / path
-        if not place.is_file():
+        try:
+            known_text = read_text(place)
+        except (OSError, UnicodeDecodeError):
+            known_text = ""
+        if known_text is None:
             yield path, "is missing"
-        elif place.read_text(encoding="utf-8") != text:
+        elif known_text != text:
             yield path, "differs from the code"
     known = {output / path for path in wanted}
     for folder in sorted({(output / path).parent for path in wanted}):

@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from exporter.config.output_files import read_text
 from exporter.errors import ShardwatchError
 
 MAX_BYTES = 16 << 20  # the shipped rules have 0.3 MB
@@ -32,10 +33,7 @@ class UnreadableFileError(ShardwatchError):
 def read(path: str | os.PathLike[str]) -> str | None:
     """Return the text of a file that is in use, None if there is none; raise UnreadableFileError."""
     try:
-        with open(path, encoding="utf-8") as file:
-            return file.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        return None
+        return read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         why = (isinstance(error, OSError) and error.strerror) or "is not UTF-8"
         raise UnreadableFileError(f"cannot read {os.fspath(path)}: {why}") from None

@@ -19,7 +19,7 @@ from alerts.tuning import load
 from dashboards import active_tuning, differences
 from dashboards.errors import DashboardError
 from dashboards.trace_links import JAEGER_URL, with_jaeger_url
-from exporter.config.output_files import write_text
+from exporter.config.output_files import read_text, write_text
 from exporter.errors import SettingsError
 from exporter.model.text import Language
 
@@ -189,9 +189,8 @@ def _compare(folder: str, wanted: dict[str, str], stale: Sequence[str], prog: st
 
 def _read(path: str) -> str | None:
     try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except FileNotFoundError:
+        return read_text(path)
+    except (OSError, UnicodeDecodeError):
         return None
 
 

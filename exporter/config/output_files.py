@@ -6,6 +6,29 @@ import contextlib
 import errno
 import os
 import secrets
+import stat
+
+MAX_BYTES = 16 << 20
+
+
+def read_text(path: str | os.PathLike[str]) -> str | None:
+    """Return the text of a file that was generated before, None where there is none.
+
+    Raise OSError for what cannot be read, is no regular file (a pipe or device would be read without end) or holds
+    more than 16 MiB, and UnicodeDecodeError for what is not UTF-8.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "is not a regular file", os.fspath(path))
+    with open(descriptor, "rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), os.fspath(path))
+    return content.decode()
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
