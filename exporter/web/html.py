@@ -119,7 +119,7 @@ class HtmlWriter:
                 f'<label><input type="checkbox" id="only" autocomplete="off"> {_text(say("only_problems"))}</label>'
             )
         inner = (
-            f'<div class="scroll" role="region" tabindex="0" aria-labelledby="h-{table.id}">'
+            f'<div class="scroll" role="group" tabindex="0" aria-labelledby="h-{table.id}">'
             f"<table{' class=matrix' if table.matrix else ''}><thead><tr>{heads}</tr></thead>\n"
             f"<tbody>\n{rows}</tbody></table></div>"
         )

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.support.dashboard_queries import LANGUAGES, UIDS, dashboard, panels
-from tests.support.tools import CI, locked, tool
+from tests.support.npm import CACHE, node_modules
 
-HERE = Path(__file__).parents[1] / "support" / "typescript"
-CACHE = Path(__file__).parents[2] / ".cache" / "typescript"
 MODULES = {
     "stat": "stat/panelcfg/x/StatPanelCfg", "timeseries": "timeseries/panelcfg/x/TimeSeriesPanelCfg",
     "table": "table/panelcfg/x/TablePanelCfg", "bargauge": "bargauge/panelcfg/x/BarGaugePanelCfg",
@@ -31,29 +27,10 @@ type Wide<T> = T extends string ? `${T}` : T extends number ? T : T extends bool
 """
 
 
-def _install(npm):
-    CACHE.mkdir(parents=True, exist_ok=True)
-    for name in ("package.json", "package-lock.json"):
-        shutil.copy(HERE / name, CACHE / name)
-    command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-    done = subprocess.run(command, cwd=CACHE, capture_output=True, text=True, timeout=170)
-    if done.returncode != 0 and not CI:
-        pytest.skip(f"npm ci failed, and outside of CI that may be for want of a network: {done.stderr[-300:]}")
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.fixture(scope="module")
 def compiler():
-    """Return tsc with @grafana/schema, installed once from the lock file into the cache."""
-    tool("node")
-    npm = tool("npm")
-    lock = (HERE / "package-lock.json").read_bytes()
-    stamp = CACHE / "installed.json"
-    with locked(CACHE.with_suffix(".lock")):
-        if not stamp.exists() or stamp.read_bytes() != lock:
-            _install(npm)
-            stamp.write_bytes(lock)
-    return CACHE / "node_modules" / ".bin" / "tsc"
+    """Return tsc with @grafana/schema."""
+    return node_modules() / ".bin" / "tsc"
 
 
 def program():

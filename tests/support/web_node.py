@@ -9,8 +9,12 @@ from exporter.http.server.api import Api
 from exporter.http.server.listener import HttpServer
 from exporter.http.server.routes import routes
 from exporter.http.server.web_page import WebPage
-from exporter.model import Outcome
-from exporter.web.history import NodeHistory
+from exporter.model import EngineReading, GpuAssignment, GpuLabels, Outcome, Quantity, Signal, Topology
+from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind, Verdict, Verdicts, VerdictState
+from exporter.model.text import Text
+from exporter.web.history import POINTS, STEP, NodeHistory
+from tests.support.builders import card, replica, snapshot
+from tests.support.records import replace
 from tests.support.virtual_node import VirtualNode
 
 COSTS = CostSettings(currency="USD", gpu_hour={"NVIDIA H100 80GB HBM3": 2.5})
@@ -84,3 +88,58 @@ def web_node():
         yield node
     finally:
         node.stop()
+
+
+def malicious_snapshot(name):
+    """Return a snapshot in which everything that has a name has this one."""
+    finding = Finding(
+        id=name, severity=Severity.CRITICAL, subject=Subject(SubjectKind.REPLICA, name, name),
+        summary=Text(name, name), actions=(Text(name, name),), evidence=(Evidence(name, name),),
+    )  # fmt: skip
+    gpu = card(0, utilization=0.5)
+    gpu = replace(gpu, facts=replace(gpu.facts, name=name, pci_bus_id=name, serial=name),
+                  reading=replace(gpu.reading, clock_events={name: True}))  # fmt: skip
+    reading = EngineReading(
+        at=1.0, engine=name, model=name, version=name, ranks={name: {}, "1": {Quantity.REQUESTS_RUNNING: 1.0}}
+    )
+    return replace(
+        snapshot(cards=(gpu, card(1, up=False)), replicas=(replica(name, model=name, reading=reading),)),
+        assignments=(GpuAssignment(uuid=gpu.facts.uuid, replica=name, rank=name),),
+        findings=(replace(finding, causes=(finding,)),),
+        verdicts=Verdicts(replicas={name: Verdict(VerdictState.EJECT, name, Text(name, name))}),
+        sources=(replace(gpu.status, source=f"engine:{name}", up=False, reason=name),),
+    )
+
+
+def big_node(gpus=64, replicas=32, points=POINTS):
+    """Return a snapshot of many GPUs and replicas, with ten minutes of curves."""
+    shown, _ = lived("healthy", 30)
+    per_replica = gpus // replicas
+    history = NodeHistory()
+    for point in range(points):
+        cards = tuple(_copy_of_gpu(shown.cards[index % 8], index, point) for index in range(gpus))
+        copies = tuple(
+            replace(found, name=f"chat-{index}", labels=found.labels._replace(replica=f"chat-{index}"))
+            for index in range(replicas)
+            for found in [shown.replicas[index % 2]]
+        )
+        big = replace(
+            shown, at=shown.at + point * STEP, unix_time=shown.unix_time + point * STEP, cards=cards, replicas=copies,
+            assignments=tuple(
+                GpuAssignment(uuid=gpu.facts.uuid, replica=f"chat-{index // per_replica}")
+                for index, gpu in enumerate(cards)
+            ),
+            topology=Topology(), gateways=(), sources=tuple(found.status for found in (*cards, *copies)),
+        )  # fmt: skip
+        history.update(big)
+    return big, history
+
+
+def _copy_of_gpu(gpu, index, point):
+    uuid = f"GPU-{index:08d}-cfbc-02ea-b909-c04309e78266"
+    signals = {**gpu.reading.signals, Signal.UTILIZATION: 0.5 + (index * 7 + point * 3) % 50 / 100}
+    signals[Signal.POWER] = 300.0 + (index * 11 + point * 5) % 200
+    return replace(
+        gpu, facts=replace(gpu.facts, index=index, uuid=uuid), labels=GpuLabels(str(index), uuid),
+        reading=replace(gpu.reading, signals=signals), status=replace(gpu.status, source=f"gpu:{uuid}"),
+    )  # fmt: skip

@@ -8,9 +8,7 @@ from math import nan
 
 import pytest
 
-from exporter.model import EngineReading, GpuAssignment, Quantity
-from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind, Verdict, Verdicts, VerdictState
-from exporter.model.text import Language, Text
+from exporter.model.text import Language
 from exporter.web import plain, values
 from exporter.web.history import POINTS, NodeHistory
 from exporter.web.html import HEIGHT, HtmlWriter, area, path
@@ -18,7 +16,7 @@ from exporter.web.page import build
 from exporter.web.texts import TEXTS, words
 from tests.support.builders import card, replica, snapshot
 from tests.support.records import replace
-from tests.support.web_node import lived
+from tests.support.web_node import lived, malicious_snapshot
 
 MALICIOUS = "<script>alert(1)</script>\"'&\u202e\u2066\x1b[2J\x00"
 SECTIONS = ("findings", "replicas", "gpus", "topology", "gateways", "sources", "events")
@@ -174,26 +172,6 @@ def test_the_columns_of_the_chinese_text_are_aligned(heat):
 
 
 # ---------------------------------------------------------------------- names that mean harm
-
-
-def malicious_snapshot(name):
-    finding = Finding(
-        id=name, severity=Severity.CRITICAL, subject=Subject(SubjectKind.REPLICA, name, name),
-        summary=Text(name, name), actions=(Text(name, name),), evidence=(Evidence(name, name),),
-    )  # fmt: skip
-    gpu = card(0, utilization=0.5)
-    gpu = replace(gpu, facts=replace(gpu.facts, name=name, pci_bus_id=name, serial=name),
-                  reading=replace(gpu.reading, clock_events={name: True}))  # fmt: skip
-    reading = EngineReading(
-        at=1.0, engine=name, model=name, version=name, ranks={name: {}, "1": {Quantity.REQUESTS_RUNNING: 1.0}}
-    )
-    return replace(
-        snapshot(cards=(gpu, card(1, up=False)), replicas=(replica(name, model=name, reading=reading),)),
-        assignments=(GpuAssignment(uuid=gpu.facts.uuid, replica=name, rank=name),),
-        findings=(replace(finding, causes=(finding,)),),
-        verdicts=Verdicts(replicas={name: Verdict(VerdictState.EJECT, name, Text(name, name))}),
-        sources=(replace(gpu.status, source=f"engine:{name}", up=False, reason=name),),
-    )
 
 
 def test_a_name_that_is_a_script_is_text():
