@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
 from exporter.diagnosis import thresholds as limit
 from exporter.diagnosis.cause_names import CAUSE_NAMES
 from exporter.diagnosis.view import View, requests
-from exporter.model import CardState, Quantity, ReplicaState, Signal, Snapshot, Stage
+from exporter.model import CardState, GpuAssignment, Quantity, ReplicaState, Signal, Snapshot, Stage
 from exporter.model.finding import Severity, Verdict, VerdictState
 from exporter.model.node import ReplicaWindow
 from exporter.model.text import Language
@@ -57,6 +57,10 @@ class Tables:
         self._say = words(language)
         self._view = View(snapshot)
         self._labels = {card.facts.uuid: card.labels.gpu for card in snapshot.cards}
+        self._owners: dict[str, list[GpuAssignment]] = defaultdict(list)  # uuid →
+        for assignment in snapshot.assignments:
+            self._owners[assignment.uuid].append(assignment)
+        self._paths = {group.replica: group.worst for group in snapshot.topology.groups}
         self._marks: dict[str, Level] = {}  # subject → the gravest finding about it
         for finding in flatten(snapshot.findings).values():
             level = severity_level(finding.severity)
@@ -147,8 +151,7 @@ class Tables:
     def _replica_gpus(self, replica: ReplicaState) -> PageCell:
         uuids = self._view.uuids_of.get(replica.name, ())
         labels = [self._labels[uuid] for uuid in uuids if uuid in self._labels]
-        groups = self._snapshot.topology.groups
-        path = next((group.worst for group in groups if group.replica == replica.name), "")
+        path = self._paths.get(replica.name, "")
         why = self._snapshot.daemon.unassigned.get(replica.name, "")
         return PageCell(_ranges(labels) or ABSENT, clean(path or why.replace("_", " ")))
 
@@ -218,10 +221,9 @@ class Tables:
         return PageRow(key=f"gpu-{uuid}", cells=cells, level=self._marks.get(uuid, Level.NONE))
 
     def _gpu_name(self, card: CardState) -> PageCell:
-        owners = [found for found in self._snapshot.assignments if found.uuid == card.facts.uuid]
         text = ", ".join(
             found.replica + (f" {self._say('rank_number').format(rank=found.rank)}" if found.rank else "")
-            for found in owners
+            for found in self._owners[card.facts.uuid]
         )
         facts = card.facts
         title = " · ".join(filter(None, (facts.name, facts.uuid, facts.pci_bus_id, facts.serial)))

@@ -16,6 +16,7 @@ STEPS = (
     ("beside other exporters", ["tests.bench.peers"]),
     ("diagnosis and verdicts", ["tests.bench.diagnosis"]),
     ("probes of verdicts", ["tests.bench.verdicts"]),
+    ("the node web page", ["tests.bench.web_page"]),
     ("bursts and a driver that hangs", ["tests.bench.burst"]),
     ("a storm of XIDs", ["tests.bench.xid_storm"]),
     ("hostile pages", ["tests.bench.malicious", "--seconds", "15"]),
