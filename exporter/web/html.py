@@ -165,53 +165,49 @@ class HtmlWriter:
 
     def _draw(self, curve: Curve, say: Words) -> str:
         series = [self._history.curve(curve.kind, curve.name, name) for name in curve.series]
-        present = [value for points in series for value in points if not isnan(value)]
-        if not present:
+        present = [[value for value in points if not isnan(value)] for points in series]
+        if not any(present):
             return ""
-        top = max([curve.top or 0.0, *present]) or 1.0
+        top = max([curve.top or 0.0, *map(max, filter(None, present))]) or 1.0
         name = curve.series[0]
         shown = _ABBREVIATED.get(name, values.count)
-        own = [value for value in series[0] if not isnan(value)] or present
+        own = present[0] or present[-1]
         title = say("curve").format(series=say(_HEADINGS.get(name, name)), low=shown(min(own)), high=shown(max(own)))
-        paths = ""
-        for number, points in reversed(list(enumerate(series))):
-            line = path(points, top)
-            paths += f'<path class="area" d="{area(points, top)}"/>' if number == 0 else ""
-            paths += f'<path class="s{number}" d="{line}"/>'
+        lines = [stretches(points, top) for points in series]
+        paths = "".join(
+            f'<path class="s{number}" d="{path(lines[number])}"/>' for number in range(len(lines) - 1, -1, -1)
+        )
         return (
             f'<svg viewBox="0 0 {POINTS} {HEIGHT}" preserveAspectRatio="none" aria-hidden="true">'
-            f"<title>{_text(title)}</title>{paths}</svg>"
+            f'<title>{_text(title)}</title><path class="area" d="{area(lines[0])}"/>{paths}</svg>'
         )
 
 
-def path(points: Sequence[float], top: float) -> str:
-    """Return the ``d`` of a line with a gap where no point is; flat stretches are two points."""
-    return "".join(f"M{' '.join(stretch)}" for stretch in _stretches(points, top))
+def path(lines: Iterable[Sequence[str]]) -> str:
+    """Return the ``d`` of lines."""
+    return "".join(f"M{' '.join(line)}" for line in lines)
 
 
-def area(points: Sequence[float], top: float) -> str:
-    """Return the ``d`` of the area under the line."""
-    closed = []
-    for stretch in _stretches(points, top):
-        first, last = stretch[0].partition(" ")[0], stretch[-1].partition(" ")[0]
-        closed.append(f"M{first} {HEIGHT} {' '.join(stretch)} {last} {HEIGHT}Z")
-    return "".join(closed)
+def area(lines: Iterable[Sequence[str]]) -> str:
+    """Return the ``d`` of the areas under lines."""
+    ends = ((line, line[0].partition(" ")[0], line[-1].partition(" ")[0]) for line in lines)
+    return "".join(f"M{first} {HEIGHT} {' '.join(line)} {last} {HEIGHT}Z" for line, first, last in ends)
 
 
-def _stretches(points: Sequence[float], top: float) -> list[list[str]]:
-    scale = (HEIGHT - 4) / top
-    heights = [-1 if isnan(point) else HEIGHT - 2 - round(point * scale) for point in points]
-    stretches: list[list[str]] = []
+def stretches(points: Sequence[float], top: float) -> list[list[str]]:
+    """Return the coordinates of lines between gaps; flat stretches are two points."""
+    low, scale = HEIGHT - 2 + 0.5, (HEIGHT - 4) / top
+    heights = [-1 if isnan(point) else int(low - point * scale) for point in points]
+    lines: list[list[str]] = []
     before = -1
-    for x, height in enumerate(heights):
-        if height >= 0:
-            if before < 0:
-                stretches.append([])
-            following = heights[x + 1] if x + 1 < len(heights) else -1
-            if not (before == height == following):
-                stretches[-1].append(f"{x} {height}")
-        before = height
-    return stretches
+    for x, (height, after) in enumerate(zip(heights, [*heights, -1][1:], strict=True)):
+        if height != before or height != after:  # else in the middle of a flat stretch, or of a gap
+            if height >= 0:
+                if before < 0:
+                    lines.append([])
+                lines[-1].append(f"{x} {height}")
+            before = height
+    return lines
 
 
 # ---------------------------------------------------------------------- the other sections

@@ -11,7 +11,7 @@ import pytest
 from exporter.model.text import Language
 from exporter.web import plain, values
 from exporter.web.history import POINTS, NodeHistory
-from exporter.web.html import HEIGHT, HtmlWriter, area, path
+from exporter.web.html import HEIGHT, HtmlWriter, area, path, stretches
 from exporter.web.page import build
 from exporter.web.texts import TEXTS, words
 from tests.support.builders import card, replica, snapshot
@@ -227,9 +227,10 @@ def test_values_are_written_as_people_read_them(written, text):
 
 
 def test_a_line_has_a_gap_where_no_point_is_and_two_points_for_a_flat_stretch():
-    assert path([1.0, 1.0, 1.0, nan, 0.0, 0.5], 1.0) == "M0 2 2 2M4 38 5 20"
-    assert area([1.0, 1.0, nan], 1.0) == f"M0 {HEIGHT} 0 2 1 2 1 {HEIGHT}Z"
-    assert path([nan] * POINTS, 1.0) == path([], 1.0) == ""
+    assert path(stretches([1.0, 1.0, 1.0, nan, 0.0, 0.5], 1.0)) == "M0 2 2 2M4 38 5 20"
+    assert path(stretches([nan, 1.0, nan, nan, 0.5], 1.0)) == "M1 2M4 20"
+    assert area(stretches([1.0, 1.0, nan], 1.0)) == f"M0 {HEIGHT} 0 2 1 2 1 {HEIGHT}Z"
+    assert stretches([nan] * POINTS, 1.0) == stretches([], 1.0) == []
 
 
 # ---------------------------------------------------------------------- languages
