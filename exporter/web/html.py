@@ -103,7 +103,7 @@ class HtmlWriter:
             yield _events(page.events, say)
         yield "</div>\n</main>\n"
         links = "".join(f'<a href="{path}">{path}</a> ' for path in self._links)
-        yield f"<footer>{_text(say('more'))}: {links}</footer>\n"
+        yield f"<footer>Shardwatch {_text(page.version)} · {_text(say('more'))}: {links}</footer>\n"
 
     # ------------------------------------------------------------------ tables
 
@@ -225,7 +225,7 @@ def _header(page: NodePage, say: Words) -> str:
     facts = "".join(f"<li>{_text(fact)}</li>" for fact in page.facts)
     return (
         f'<header><img src="/web/icon.svg" alt="" width="28" height="28"><h1><bdi>{_text(page.node)}</bdi></h1>'
-        f'<ul class="facts">{facts}<li>Shardwatch {_text(page.version)}</li></ul>'
+        f'<ul class="facts">{facts}</ul>'
         f'<p class="status">{verdict} '
         f'<span id="age" data-own data-at="{at}" data-age="{page.age:.1f}" data-text="{template}"'
         f' data-units="{_units(say)}">{_text(data)}</span> '

@@ -66,7 +66,8 @@ def _facts(snapshot: Snapshot, say: Words) -> list[str]:
         facts.append(say("driver").format(version=clean(driver.driver_version)))
     if driver is not None and driver.cuda_version:
         facts.append(f"CUDA {clean(driver.cuda_version)}")
-    return [*facts, say("replicas_count").format(count=len(snapshot.replicas))]
+    count = len(snapshot.replicas)
+    return [*facts, say("one_replica") if count == 1 else say("replicas_count").format(count=count)]
 
 
 def _problem(finding: Finding, language: Language, say: Words, now: float) -> ShownFinding:

@@ -125,6 +125,7 @@ TEXTS: Mapping[str, Text] = {
     "sends_to_ejected": Text("still sends to an ejected replica", "仍在向已摘除的副本发送请求"),
     "driver": Text("driver {version}", "驱动 {version}"),
     "replicas_count": Text("{count} replicas", "{count} 个副本"),
+    "one_replica": Text("1 replica", "1 个副本"),
     "gpus_count": Text("{up} of {count} GPUs", "{up}/{count} 张 GPU"),
     "seconds": Text("{count} s", "{count} 秒"),
     "minutes": Text("{count} min", "{count} 分钟"),

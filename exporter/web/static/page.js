@@ -7,7 +7,7 @@ const OLD = 15; // seconds
 const found = (id, root = document) => root.getElementById(id);
 const seen = { at: found("age").dataset.at, when: performance.now() - 1000 * Number(found("age").dataset.age) };
 let etag = "";
-let requests = 0;
+let requests = 1;
 let lostSince = null;
 
 const time = (date) => date.toISOString().slice(11, 19) + " UTC";
@@ -117,4 +117,4 @@ setInterval(showAge, SECOND);
 document.addEventListener("visibilitychange", () => {
   requests = 0;
 });
-loop();
+setTimeout(loop, SECOND); // the server has just written the page, and its first paint is not to wait
