@@ -17,6 +17,7 @@ WARNING, CRITICAL = 1, 2  # with OK and UNKNOWN the codes of Nagios and Icinga p
 SEVERITY_CODE = {Severity.CRITICAL: CRITICAL, Severity.WARNING: WARNING, Severity.INFO: OK}
 MAX_FINDINGS = 100  # of one node
 MAX_DEPTH = 4  # of causes
+MAX_ENTRIES = 12  # of evidence, steps and causes of one finding
 _WORST_FIRST = (CRITICAL, UNKNOWN, WARNING, OK)
 _WORDS = {
     CRITICAL: Text("CRITICAL", "严重"),
@@ -104,7 +105,7 @@ def _finding(
     inner = " " * 4
     yield from _causes(finding, language, inner)
     if finding.evidence:
-        yield f"{inner}{Text('evidence', '依据').in_(language)}: {_evidence(finding)}"
+        yield f"{inner}{Text('evidence', '依据').in_(language)}: {_evidence(finding, language)}"
     if impact := _impact(finding, node, language):
         yield f"{inner}{Text('impact', '影响').in_(language)}: {impact}"
     heading = Text("do", "处理").in_(language)
@@ -112,7 +113,9 @@ def _finding(
         yield f"{inner}{heading}: {printable(finding.steps[0])}"
     elif finding.steps:
         yield f"{inner}{heading}:"
-        yield from (f"{inner}  {number}. {printable(step)}" for number, step in enumerate(finding.steps[:12], 1))
+        steps = finding.steps[:MAX_ENTRIES]
+        yield from (f"{inner}  {number}. {printable(step)}" for number, step in enumerate(steps, 1))
+        yield from (f"{inner}  {more}" for more in _omitted(finding.steps, language))
     yield f"{inner}{Text('runbook', '运行手册').in_(language)}: {printable(finding.runbook)}"
 
 
@@ -126,17 +129,27 @@ def _since(since: float | None, language: Language, unix_now: float) -> str:
 
 
 def _causes(finding: api.FindingDocument, language: Language, indent: str, depth: int = 1) -> Iterator[str]:
-    for cause in finding.causes[:12] if depth <= MAX_DEPTH else ():
-        yield f"{indent}{Text('cause', '原因').in_(language)}: {printable(cause.summary)}"
+    word = Text("cause", "原因").in_(language)
+    for cause in finding.causes[:MAX_ENTRIES] if depth <= MAX_DEPTH else ():
+        yield f"{indent}{word}: {printable(cause.summary)}"
         if cause.evidence:
-            yield f"{indent}  {_evidence(cause)}"
+            yield f"{indent}  {_evidence(cause, language)}"
         yield from _causes(cause, language, f"{indent}  ", depth + 1)
+    yield from (f"{indent}{word}: {more}" for more in _omitted(finding.causes, language))
 
 
-def _evidence(finding: api.FindingDocument) -> str:
-    return "  ".join(
-        f"{printable(item.label or item.name)} {_value(item.value, item.unit)}" for item in finding.evidence[:12]
+def _evidence(finding: api.FindingDocument, language: Language) -> str:
+    values = (
+        f"{printable(item.label or item.name)} {_value(item.value, item.unit)}"
+        for item in finding.evidence[:MAX_ENTRIES]
     )
+    return "  ".join((*values, *_omitted(finding.evidence, language)))
+
+
+def _omitted(entries: Sequence[object], language: Language) -> tuple[str, ...]:
+    """Return how many entries are not printed, which --json has; nothing where all are."""
+    count = len(entries) - MAX_ENTRIES
+    return (Text(f"and {count} more (--json)", f"另有 {count} 项（--json）").in_(language),) if count > 0 else ()
 
 
 def _value(value: float | str, unit: str) -> str:

@@ -332,6 +332,21 @@ def test_what_is_evidence_already_is_no_impact_again():
     assert "running" not in impact
 
 
+def test_what_is_too_much_to_print_is_counted():
+    many = tuple(api.EvidenceDocument(name=f"value_{number}", value=float(number)) for number in range(15))
+    causes, steps = (CAUSE,) * 13, tuple(f"Step {number}." for number in range(14))
+    finding = msgspec.structs.replace(FINDING, evidence=many, causes=causes, steps=steps)
+    printed = lines(finding, Language.ENGLISH)
+    assert [line for line in printed if "more" in line] == [
+        "cause: and 1 more (--json)",
+        next(line for line in printed if line.startswith("evidence: value_0 0  value_1 1")),
+        "and 2 more (--json)",
+    ]
+    assert any(line.endswith("value_11 11  and 3 more (--json)") for line in printed)
+    assert not any("more" in line for line in lines(FINDING, Language.ENGLISH))
+    assert "另有 1 项（--json）" in "".join(lines(finding, Language.CHINESE))
+
+
 # ---------------------------------------------------------------------- hostile words
 
 HOSTILE = ("\x1b[2J", "\u202e", "\u2066", "\r", "\n", "\x00", "\x9b", "\u200f")

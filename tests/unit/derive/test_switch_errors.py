@@ -16,6 +16,7 @@ from exporter.runtime.gpu_events import GpuEvents
 from exporter.sources.kernel_log.messages import MAX_DETAIL, MessageParser, XidMessage
 from exporter.sources.kernel_log.record import message_of_line
 from exporter.sources.kernel_log.switch_messages import SxidMessage
+from exporter.sources.pci import PciDevices
 from tests.support.builders import Clock
 
 PLACE = "0000:c1:00"
@@ -158,9 +159,11 @@ def test_codes_and_switches_without_end_share_a_name_and_keep_their_severity():
 
 
 @pytest.fixture
-def events():
-    clock = Clock(1000.0)
-    return GpuEvents(driver=False, clock=clock, unix_now=lambda: 1.7e9 + clock.now)
+def events(tmp_path):
+    clock, bus = Clock(1000.0), tmp_path / "bus"
+    (bus / f"{PLACE}.0").mkdir(parents=True)
+    (bus / f"{PLACE}.0" / "vendor").write_text("0x10de\n")
+    return GpuEvents(driver=False, devices=PciDevices(str(bus)), clock=clock, unix_now=lambda: 1.7e9 + clock.now)
 
 
 @pytest.fixture
