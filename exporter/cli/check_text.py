@@ -65,6 +65,7 @@ def _cells(answer: Answer, language: Language, unix_now: float) -> list[str]:
     if node is None:
         return [answer.url, printable(answer.problem)]
     models = sorted({printable(gpu.name) for gpu in node.gpus if gpu.name})
+    count = len(node.replicas)
     engines = sorted({printable(f"{replica.engine} {replica.version}").strip() for replica in node.replicas})
     age = answer.problem or Text("data {} old", "数据 {}前").in_(language).format(
         duration(max(0.0, unix_now - node.time), language)
@@ -73,7 +74,7 @@ def _cells(answer: Answer, language: Language, unix_now: float) -> list[str]:
         answer.url,
         f"{sum(gpu.up for gpu in node.gpus)}/{len(node.gpus)} GPUs{f' {models[0]}' if len(models) == 1 else ''}",
         printable(f"driver {node.driver['driver_version']}") if node.driver.get("driver_version") else "",
-        Text(f"{len(node.replicas)} replicas", f"{len(node.replicas)} 个副本").in_(language)
+        Text(f"{count} replica{'' if count == 1 else 's'}", f"{count} 个副本").in_(language)
         + (f" {engines[0]}" if len(engines) == 1 else ""),
         age,
     ]

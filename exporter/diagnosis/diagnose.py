@@ -42,7 +42,8 @@ _EXPLAINED_BY = {
     "RanksUneven": (),
     "EngineRestarting": ("GpuMemoryFull", "GroupMemoryUneven", *_GPU_DEAD),
     "GpuStraggler": ("GpuThermalThrottling", "GpuPowerBrake", "GpuPcieDowngraded", "GpuNvlinkDown", "GpuHot"),
-    "GpuLost": ("GpuNvlinkDown", "GpuXidResetGpu", "GpuXidResetNode"),
+    # A GPU whose links fail delays its replica before it is lost; the finding outlasts that by its linger.
+    "GpuLost": ("GpuNvlinkDown", "GpuXidResetGpu", "GpuXidResetNode", "GpuStraggler"),
     "GpuXidResetNode": ("GpuNvlinkDown",),
     "GpuXidResetGpu": ("GpuNvlinkDown",),
 }
