@@ -14,6 +14,7 @@ from tests.support.tools import built_once
 
 DAY = 3.0  # hours in which the traffic of a day rises and falls
 FAULT_AT = 900.0  # seconds after the start
+SATURATED = "saturated"  # job of a node whose queues are always full, but move
 NODE_DAYS = [
     NodeDay(scenario="healthy", hours=DAY),
     NodeDay(scenario="mixed", hours=DAY, instance="n2:9853", seed=2),
@@ -25,6 +26,11 @@ NODE_DAYS = [
     NodeDay(scenario="brake", hours=0.5, job="brake", fault_at=FAULT_AT, read=15),
     NodeDay(scenario="heat", hours=0.6, job="heat", fault_at=FAULT_AT, read=15),
     NodeDay(scenario="tenant", hours=0.5, job="tenant", fault_at=FAULT_AT, read=15),
+    NodeDay(scenario="powercap", hours=0.5, job="powercap", fault_at=FAULT_AT, read=15),
+    NodeDay(scenario="narrow", hours=0.5, job="narrow", fault_at=FAULT_AT, read=15),
+    NodeDay(scenario="engines", hours=0.4, job="engines"),
+    NodeDay(scenario="mig", hours=0.4, job="mig"),
+    NodeDay(scenario="healthy", hours=0.4, job=SATURATED, rate=8.0),
     NodeDay(scenario="drift", hours=0.75, job="drift", instance="n1:9853", node=0),
     NodeDay(scenario="drift", hours=0.75, job="drift", instance="n2:9853", node=1),
 ]
@@ -53,10 +59,10 @@ class Found(NamedTuple):
 
 
 def findings(factory, job):
-    """Return what the daemon of the first node of a job diagnosed itself."""
+    """Return what the daemons of the nodes of a job diagnosed themselves."""
     folder = built_once(factory, "fault_days", _replay)
-    node_day = next(day for day in NODE_DAYS if day.job == job)
-    return [Found(*row) for row in json.loads((folder / node_day.findings_file).read_text())]
+    files = [folder / node_day.findings_file for node_day in NODE_DAYS if node_day.job == job]
+    return [Found(*row) for file in files for row in json.loads(file.read_text())]
 
 
 def _replay(folder):
@@ -65,4 +71,4 @@ def _replay(folder):
     (folder / "fired.json").write_text(json.dumps(rows))
 
 
-__all__ = ["DAY", "FAULT_AT", "JOB", "NODE_DAYS", "fault_days", "findings"]
+__all__ = ["DAY", "FAULT_AT", "JOB", "NODE_DAYS", "SATURATED", "fault_days", "findings"]

@@ -12,11 +12,12 @@ import re
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from alerts.tuning import Tuning
 from exporter.catalog import CATALOG
+from exporter.simulate.scenarios import find
 from tests.support.prometheus_replay import PART, Replay, lines, rules
 from tests.support.virtual_node import UNIX_START, VirtualNode
 
@@ -36,7 +37,8 @@ def read_families():
 class NodeDay:
     """Some hours of a node under a scrape job, read each ``read`` seconds.
 
-    ``fault_at`` and ``fault_until`` are seconds after its start.
+    ``fault_at`` and ``fault_until`` are seconds after its start.  ``rate``: requests a second that each replica gets
+    all the time, instead of the scenario's.
     """
 
     scenario: str
@@ -48,6 +50,7 @@ class NodeDay:
     fault_at: float | None = None
     fault_until: float | None = None
     read: int = 60
+    rate: float | None = None
 
     @property
     def file(self):
@@ -64,7 +67,7 @@ def write(folder, node_day, *, day, scrape):
     Traffic rises and falls once in ``day`` hours; the world takes long steps.
     """
     node = VirtualNode(
-        node_day.scenario, seed=node_day.seed, node=node_day.node, fault_at=node_day.fault_at,
+        _scenario(node_day), seed=node_day.seed, node=node_day.node, fault_at=node_day.fault_at,
         fault_until=node_day.fault_until, day=day * 3600.0, step=1.0, interval=float(node_day.read),
     )  # fmt: skip
     wanted, target = read_families(), f'job="{node_day.job}",instance="{node_day.instance}"'
@@ -77,6 +80,17 @@ def write(folder, node_day, *, day, scrape):
                 key = (finding.id, finding.subject.label, finding.replica, finding.cause.en if finding.cause else "")
                 seconds[key] = seconds.get(key, 0) + node_day.read
     (Path(folder) / node_day.findings_file).write_text(json.dumps([[*key, held] for key, held in seconds.items()]))
+
+
+def _scenario(node_day):
+    scenario = find(node_day.scenario)
+    if node_day.rate is None:
+        return scenario
+    replicas = [
+        replace(replica, traffic=replace(replica.traffic, rate=node_day.rate, daily=0.0))
+        for replica in scenario.replicas
+    ]
+    return replace(scenario, replicas=tuple(replicas))
 
 
 def _with_causes(findings):
