@@ -1,16 +1,16 @@
-"""Alerts about cost: idle GPUs with a model loaded, low utilisation, increased cost per token."""
+"""Alerts about cost: idle GPUs with a model loaded, low utilisation, increased cost and energy per token."""
 
 from __future__ import annotations
 
-from alerts.panel_ids import EFFICIENCY_COST, EFFICIENCY_IDLE, NODE_UTILIZATION
+from alerts.panel_ids import EFFICIENCY_COST, EFFICIENCY_ENERGY, EFFICIENCY_IDLE, NODE_UTILIZATION
 from alerts.recordings import GENERATED, GPU, REPLICA, RUNNING, UTILIZATION, WAITING
 from alerts.rule import Alert, Component, Group
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
-from exporter.catalog.spec import Unit
+from exporter.catalog.spec import Metric, Unit
 from exporter.model.finding import Severity
 from exporter.model.text import Text
-from exporter.promql import aggregate, and_on, over_time, rate, select, unless
+from exporter.promql import Expr, aggregate, and_on, over_time, rate, select, unless
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
@@ -18,7 +18,7 @@ def groups(tuning: Tuning) -> tuple[Group, ...]:
     return (
         Group(
             name="shardwatch-efficiency",
-            rules=(_memory_held_idle(tuning), _low_utilization(tuning), _cost_increased(tuning)),
+            rules=(_memory_held_idle(tuning), _low_utilization(tuning), _cost_increased(tuning), _energy_increased(tuning)),
             interval="2m",
         ),
     )
@@ -80,14 +80,19 @@ def _low_utilization(tuning: Tuning) -> Alert:
     )
 
 
+def _of_yesterday(metric: Metric) -> Expr:
+    """Return a price of the last hour over that of the same hour yesterday."""
+    # Over one hour every window of the daemon has the same price; the configuration decides which exist.
+    now = select(metric)
+    today, yesterday = (
+        aggregate("avg", over_time("avg", price, "1h"), without=("window",)) for price in (now, now.offset("1d"))
+    )
+    return (today / yesterday).as_unit(Unit.RATIO)
+
+
 def _cost_increased(tuning: Tuning) -> Alert:
     limit = tuning.thresholds.cost_of_past
-    # Over one hour every window of the daemon has the same price; the configuration decides which exist.
-    cost = select(m.LLM_COST_PER_MILLION_GENERATED_TOKENS)
-    today, yesterday = (
-        aggregate("avg", over_time("avg", price, "1h"), without=("window",)) for price in (cost, cost.offset("1d"))
-    )
-    ratio = (today / yesterday).as_unit(Unit.RATIO)
+    ratio = _of_yesterday(m.LLM_COST_PER_MILLION_GENERATED_TOKENS)
     served = over_time("avg", select(GENERATED.known), "1h") > tuning.thresholds.cost_tokens.warning
     return Alert(
         name="TokenCostIncreased",
@@ -108,5 +113,36 @@ def _cost_increased(tuning: Tuning) -> Alert:
         action=Text(
             "Scale to the traffic; check for a straggler or slower requests.",
             "按流量伸缩；检查是否有慢卡或请求变慢。",
+        ),
+    )
+
+
+def _energy_increased(tuning: Tuning) -> Alert:
+    limits = tuning.thresholds
+    served = over_time("avg", select(GENERATED.known), "1h")
+    # Fewer requests at once cost more energy per token: only what traffic does not explain is reported.
+    as_busy = served / over_time("avg", select(GENERATED.known).offset("1d"), "1h") > limits.energy_traffic.warning
+    risen = _of_yesterday(m.LLM_ENERGY_JOULES_PER_GENERATED_TOKEN) > limits.energy_of_past.warning
+    return Alert(
+        name="TokenEnergyIncreased",
+        severity=Severity.INFO,
+        component=Component.ENGINE,
+        expr=and_on(and_on(risen, served > limits.cost_tokens.warning, on=REPLICA), as_busy, on=REPLICA),
+        for_=limits.energy_of_past.for_,
+        panel=EFFICIENCY_ENERGY,
+        summary=Text(
+            "The energy per token of {{ $labels.replica }} ({{ $labels.model }}) on {{ $labels.instance }} increased",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }}（{{ $labels.model }}）每 token 的能耗上升",
+        ),
+        description=Text(
+            "{{ $value | humanize }} times the joules per generated token of the same hour yesterday (threshold "
+            f"{limits.energy_of_past.warning:g}), at about the same traffic.",
+            "流量相近，每个生成的 token 能耗是昨天同一小时的 {{ $value | humanize }} 倍（阈值 "
+            f"{limits.energy_of_past.warning:g}）。",
+        ),
+        action=Text(
+            "Check for GPUs that wait for a straggler, lower clocks, a lower prefix-cache hit rate or fewer accepted "
+            "drafts.",
+            "检查是否有 GPU 在等待慢卡、频率降低、前缀缓存命中率下降，或投机接受率下降。",
         ),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alerts import balance, engines
+from alerts import balance, engine_depth, engines
 from alerts.recordings import recordings
 from alerts.rule import Group, Rule
 from alerts.tuning import Tuning
@@ -10,5 +10,10 @@ from alerts.tuning import Tuning
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
     """Return the group about replicas."""
-    rules: tuple[Rule, ...] = (*recordings(), *engines.alerts(tuning), *balance.alerts(tuning))
+    rules: tuple[Rule, ...] = (
+        *recordings(),
+        *engines.alerts(tuning),
+        *engine_depth.alerts(tuning),
+        *balance.alerts(tuning),
+    )
     return (Group(name="shardwatch-replicas", rules=rules),)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from alerts.threshold import RATIO, UNEVEN, Threshold
+from alerts.threshold import ANY, RATIO, UNEVEN, Threshold
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
 from exporter.diagnosis import thresholds as shared
@@ -321,6 +321,72 @@ class Thresholds:
         warning=shared.HIT_LOOKUPS,
         reason="Gate: 50 looked-up tokens per second are a few prompts per minute; fewer are not significant.",
     )
+    acceptance_of_past: Threshold = Threshold(
+        metric=m.LLM_SPEC_DECODE_ACCEPTANCE_RATIO,
+        unit=Unit.RATIO,
+        warning=0.5,
+        above=False,
+        value_range=RATIO,
+        for_="10m",
+        reason="Half of its own value one day ago: the drafts do not fit the model or the prompts any more.",
+    )
+    past_acceptance: Threshold = Threshold(
+        metric=m.LLM_SPEC_DECODE_ACCEPTANCE_RATIO,
+        unit=Unit.RATIO,
+        warning=0.2,
+        value_range=RATIO,
+        reason="Gate: speculation that never had a fifth of its tokens accepted has little to lose.",
+    )
+    past_accepted_length: Threshold = Threshold(
+        metric=m.LLM_SPEC_DECODE_REPORTED_ACCEPTED_LENGTH_TOKENS,
+        unit=Unit.TOKENS,
+        warning=0.4,
+        reason="Gate: as past_acceptance, of engines that report the tokens of a step alone.",
+    )
+    acceptance_tokens: Threshold = Threshold(
+        metric=m.LLM_GENERATION_TOKENS_TOTAL,
+        per_second=True,
+        warning=10,
+        reason="Gate: a few answers of one kind are not the replica's traffic.",
+    )
+    host_cache_stored: Threshold = Threshold(
+        metric=m.LLM_KV_OFFLOAD_BYTES_TOTAL,
+        unit=Unit.BYTES,
+        per_second=True,
+        warning=20_000_000,
+        reason="Gate: 20 MB/s are some hundred tokens per second of a small model; less costs nothing.",
+    )
+    host_cache_loaded: Threshold = Threshold(
+        metric=m.LLM_KV_OFFLOAD_BYTES_TOTAL,
+        unit=Unit.RATIO,
+        warning=0.05,
+        above=False,
+        value_range=RATIO,
+        for_="1h",
+        reason="Less than a twentieth of what is stored is ever used; after an hour the tier is not new any more.",
+    )
+    transfer_failures: Threshold = Threshold(
+        metric=m.LLM_KV_TRANSFER_FAILURES_TOTAL,
+        unit=Unit.RATIO,
+        warning=0.01,
+        value_range=ANY,
+        for_="5m",
+        reason="As error_ratio: one prompt in a hundred is computed twice, or its request fails.",
+    )
+    failed_transfers: Threshold = Threshold(
+        metric=m.LLM_KV_TRANSFER_FAILURES_TOTAL,
+        warning=5,
+        reason="Gate: a few expire whenever clients leave or a replica restarts.",
+    )
+    lora_slots: Threshold = Threshold(
+        metric=m.LLM_LORA_SLOTS,
+        unit=Unit.RATIO,
+        warning=1.0,
+        value_range=ANY,
+        for_="10m",
+        reason="Full slots alone are normal, since unused adapters stay loaded; with requests waiting and first "
+        "tokens late although the KV cache has room, requests wait for a slot.",
+    )
     saturated_share: Threshold = Threshold(
         metric=m.LLM_LATENCY_ABOVE_TOP_BUCKET_RATIO,
         unit=Unit.RATIO,
@@ -405,6 +471,21 @@ class Thresholds:
         per_second=True,
         warning=10,
         reason="Gate: a replica without traffic has a high cost per token; GpuMemoryHeldIdle covers that.",
+    )
+    energy_of_past: Threshold = Threshold(
+        metric=m.LLM_ENERGY_JOULES_PER_GENERATED_TOKEN,
+        unit=Unit.RATIO,
+        warning=1.5,
+        critical=3.0,
+        for_="1h",
+        reason="Half as much again as in the same hour yesterday; power scatters less than prices with traffic.",
+    )
+    energy_traffic: Threshold = Threshold(
+        metric=m.LLM_GENERATION_TOKENS_TOTAL,
+        unit=Unit.RATIO,
+        warning=0.7,
+        value_range=ANY,
+        reason="Gate: with fewer tokens than yesterday, idle power alone raises the energy of each.",
     )
     cost_of_past: Threshold = Threshold(
         metric=m.LLM_COST_PER_MILLION_GENERATED_TOKENS,

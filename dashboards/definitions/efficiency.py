@@ -83,7 +83,7 @@ _TOKENS: tuple[Panel, ...] = (
             ),
             "{{replica}} {{instance}}",
         ),
-        requires=TRAFFIC, drill_down=(TO_REPLICA,),
+        requires=TRAFFIC, panel_id=ids.EFFICIENCY_ENERGY, drill_down=(TO_REPLICA,),
     ),
     time_series(
         Text("Cost per million tokens", "每百万 token 成本"),

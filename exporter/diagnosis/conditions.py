@@ -187,6 +187,7 @@ _OF_MONITORING = "about Prometheus and Alertmanager, which the daemon does not s
 _OBJECTIVE = "evaluates an objective of many hours over all nodes"
 _MONEY = "about efficiency: nobody is hurt, and the dashboards show it"
 _ABSENT = "compares with a past that the daemon does not keep: of what is gone it knows nothing after a minute"
+_FULL_SET = "reads the full set of series, which the daemon follows only where it is configured"
 # Alerts without a finding, and why.
 NO_FINDING: Mapping[str, str] = {
     "ShardwatchDown": "a daemon that is down has no findings",
@@ -217,6 +218,11 @@ NO_FINDING: Mapping[str, str] = {
     "GpuMemoryHeldIdle": _MONEY,
     "UtilizationLow": _MONEY,
     "TokenCostIncreased": _MONEY,
+    "TokenEnergyIncreased": _MONEY,
+    "HostKvCacheThrashing": _MONEY,
+    "SpeculationAcceptanceDropped": _FULL_SET,
+    "KvTransfersFail": _FULL_SET,
+    "LoraSlotsExhausted": _FULL_SET,
     "Watchdog": _OF_MONITORING,
     "RulesFail": _OF_MONITORING,
     "RulesSlow": _OF_MONITORING,

@@ -26,6 +26,8 @@ SHOWN_OTHERWISE = {
     "ShardwatchBlind": "each source's strip ends or turns; the alert has no source of its own to name",
     "GpuNvlinkDown": "the number of active links steps down by those that went",
     "PrefixCacheHitRateDropped": "the same share as the daemon counts it, over the window of the dashboards",
+    "SpeculationAcceptanceDropped": "the same share as the daemon counts it, over the window of the dashboards",
+    "GroupMemoryUneven": "the same ratio as the daemon computes it by group; the alert also names the GPU",
     "AvailabilitySloBurn": "the failures themselves, by replica; the burn stands on Fleet",
     "SloNotEvaluable": "quantiles of the same requests, which buckets without that bound still give",
     "DurationSloBurn": "the durations themselves, by replica; the burn stands on Fleet",

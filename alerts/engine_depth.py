@@ -1,0 +1,195 @@
+"""Alerts about speculation, the KV cache's tier in host memory, transfers of KV caches, and LoRA adapters.
+
+They read the full set of series and are silent where it is not exposed, or where an engine does not use the feature.
+"""
+
+from __future__ import annotations
+
+from alerts import lookups
+from alerts.panel_ids import REPLICA_LORA, REPLICA_OFFLOAD, REPLICA_SPECULATION, REPLICA_TRANSFERS
+from alerts.recordings import REPLICA, WAITING, mean_latency, token_rate, without_rank
+from alerts.rule import Alert, Component
+from alerts.tuning import Tuning
+from exporter.catalog import metrics as m
+from exporter.catalog.spec import Unit
+from exporter.model.finding import Severity
+from exporter.model.text import Text
+from exporter.promql import Expr, aggregate, and_on, increase, over_time, rate, select, unless
+
+
+def alerts(tuning: Tuning) -> tuple[Alert, ...]:
+    """Return the alerts about features of engines that the full set of series shows."""
+    return (_acceptance_dropped(tuning), _host_cache(tuning), _transfers(tuning), _adapters(tuning))
+
+
+def _acceptance(earlier: str = "") -> Expr:
+    """Return accepted over drafted tokens; an engine that has accepted none yet has no series of accepted ones."""
+    accepted, drafted = (
+        without_rank(rate(select(metric).offset(earlier) if earlier else select(metric), "30m"))
+        for metric in (m.LLM_SPEC_DECODE_ACCEPTED_TOKENS_TOTAL, m.LLM_SPEC_DECODE_DRAFT_TOKENS_TOTAL)
+    )
+    return (accepted | drafted * 0) / drafted
+
+
+def _accepted_length(earlier: str = "") -> Expr:
+    """Return the accepted tokens per step of engines that count no drafts, the step's own token left out."""
+    reported = select(m.LLM_SPEC_DECODE_REPORTED_ACCEPTED_LENGTH_TOKENS)
+    mean = over_time("avg", reported.offset(earlier) if earlier else reported, "30m")
+    return aggregate("avg", mean, without=("rank",)) - 1
+
+
+def _acceptance_dropped(tuning: Tuning) -> Alert:
+    limits = tuning.thresholds
+    # As the prefix cache's hit rate: what a draft model guesses right depends on the prompts, which follow the day.
+    past = _acceptance("1d") | _acceptance("1h")
+    ratio = and_on(
+        _acceptance() / past < limits.acceptance_of_past.warning, past > limits.past_acceptance.warning, on=REPLICA
+    )
+    past_length = _accepted_length("1d") | _accepted_length("1h")
+    length = and_on(
+        (_accepted_length() / past_length).as_unit(Unit.RATIO) < limits.acceptance_of_past.warning,
+        past_length > limits.past_accepted_length.warning,
+        on=REPLICA,
+    )
+    generated = token_rate(m.LLM_GENERATION_TOKENS_TOTAL, "30m") > limits.acceptance_tokens.warning
+    return Alert(
+        name="SpeculationAcceptanceDropped",
+        severity=Severity.WARNING,
+        component=Component.ENGINE,
+        expr=and_on(ratio | length, generated, on=REPLICA),
+        for_=limits.acceptance_of_past.for_,
+        panel=REPLICA_SPECULATION,
+        full_series="No alert: ItlSloBurn tells when it slows answers.",
+        summary=Text(
+            "{{ $labels.replica }} on {{ $labels.instance }} accepts far fewer speculated tokens",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }} 接受的投机 token 大幅减少",
+        ),
+        description=Text(
+            "It is {{ $value | humanizePercentage }} of its own past (the same half hour yesterday, or 1 hour ago). "
+            "Drafts that are rejected cost time and energy and yield no token.",
+            "为自身历史值（昨天同一半小时，或 1 小时前）的 {{ $value | humanizePercentage }}。被拒绝的草稿耗费时间与"
+            "能量，却不产生 token。",
+        ),
+        action=Text(
+            "Check whether the model or its draft model was exchanged alone, and whether prompts or sampling changed; "
+            "draft fewer tokens, or switch speculation off.",
+            "检查是否只更换了模型或草稿模型之一、提示词或采样是否改变；减少草稿 token 数，或关闭投机解码。",
+        ),
+    )
+
+
+def _host_cache(tuning: Tuning) -> Alert:
+    limits = tuning.thresholds
+
+    def moved(direction: str) -> Expr:
+        rates = rate(select(m.LLM_KV_OFFLOAD_BYTES_TOTAL, direction=direction), "30m")
+        return aggregate("sum", rates, without=("rank", "direction"))
+
+    stored = moved("GPU_to_CPU") > limits.host_cache_stored.warning
+    # Without a load yet there is no series of that direction.
+    useful = moved("CPU_to_GPU") / stored >= limits.host_cache_loaded.warning
+    return Alert(
+        name="HostKvCacheThrashing",
+        severity=Severity.INFO,
+        component=Component.ENGINE,
+        expr=unless(stored, useful, on=REPLICA),
+        for_=limits.host_cache_loaded.for_,
+        panel=REPLICA_OFFLOAD,
+        full_series="No alert: PrefixCacheHitRateDropped judges the cache in GPU memory.",
+        summary=Text(
+            "{{ $labels.replica }} on {{ $labels.instance }} writes KV cache to host memory and hardly reads it back",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }} 把 KV 缓存写入主机内存却几乎不读回",
+        ),
+        description=Text(
+            "{{ $value | humanize1024 }}B per second were stored over 30 minutes, and less than "
+            f"{limits.host_cache_loaded.warning:.0%} of that was loaded again: blocks are evicted before they are "
+            "used, or no prompt repeats.",
+            f"30 分钟内每秒写入 {{{{ $value | humanize1024 }}}}B，读回不足 {limits.host_cache_loaded.warning:.0%}："
+            "缓存块在被使用前已被淘汰，或提示词没有重复。",
+        ),
+        action=Text(
+            "Give the tier more host memory or route by prefix; switch offloading off if prompts do not repeat.",
+            "加大主机内存层或按前缀路由；若提示词不重复，关闭卸载。",
+        ),
+    )
+
+
+def _transfers(tuning: Tuning) -> Alert:
+    limits = tuning.thresholds
+    failures = select(m.LLM_KV_TRANSFER_FAILURES_TOTAL)
+    failed = aggregate("sum", increase(failures, "10m"), without=("rank", "kind"))
+    finished = aggregate("sum", increase(select(m.LLM_REQUESTS_TOTAL), "10m"), without=("outcome",))
+    return Alert(
+        name="KvTransfersFail",
+        severity=Severity.WARNING,
+        component=Component.ENGINE,
+        expr=and_on(
+            (failed / finished).as_unit(Unit.RATIO) > limits.transfer_failures.warning,
+            failed > limits.failed_transfers.warning,
+            on=REPLICA,
+        ),
+        for_=limits.transfer_failures.for_,
+        keep_firing_for="5m",
+        panel=REPLICA_TRANSFERS,
+        full_series="HighErrorRatio and TtftSloBurn tell when requests fail or wait for it.",
+        summary=Text(
+            "Transfers of KV caches of {{ $labels.replica }} on {{ $labels.instance }} fail",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }} 的 KV 缓存传输失败",
+        ),
+        description=Text(
+            "Failed, unconfirmed or expired transfers are {{ $value | humanizePercentage }} of the requests of 10 "
+            f"minutes (threshold {limits.transfer_failures.warning:.0%}, and more than "
+            f"{limits.failed_transfers.warning:g} transfers). Each such prompt is computed again, or its request "
+            "fails.",
+            "10 分钟内失败、未确认或过期的传输占请求数的 {{ $value | humanizePercentage }}（阈值 "
+            f"{limits.transfer_failures.warning:.0%}，且多于 {limits.failed_transfers.warning:g} 次）。对应的提示需要重"
+            "新计算，或请求失败。",
+        ),
+        action=Text(
+            "Check the network adapters and the path between prefill and decode (nic_*, NIXL or UCX errors in the "
+            "engine's log), and whether the decode replicas take the caches in time.",
+            "检查网卡以及预填充与解码之间的路径（nic_*、引擎日志中的 NIXL 或 UCX 错误），以及解码副本是否及时取走缓存。",
+        ),
+    )
+
+
+def _adapters(tuning: Tuning) -> Alert:
+    limits = tuning.thresholds
+    used, slots = (
+        aggregate("sum", over_time("min", select(m.LLM_LORA_SLOTS, state=state), "5m"), without=("rank", "state"))
+        for state in ("used", "total")
+    )
+    waiting = over_time("min", select(WAITING.known), "5m") > 0
+    late = mean_latency(m.LLM_TIME_TO_FIRST_TOKEN_SECONDS, "5m") > limits.first_token.warning
+    # Slots stay taken by adapters that nobody uses; a full KV cache explains the queue without them.
+    full_cache = (
+        aggregate("max", over_time("avg", select(m.LLM_KV_CACHE_USAGE_RATIO), "5m"), without=("rank",))
+        > limits.kv_cache_use.warning
+    )
+    busy = and_on(and_on((used / slots) >= limits.lora_slots.warning, waiting, on=REPLICA), late, on=REPLICA)
+    return Alert(
+        name="LoraSlotsExhausted",
+        severity=Severity.WARNING,
+        component=Component.ENGINE,
+        expr=unless(busy, full_cache, on=REPLICA),
+        for_=limits.lora_slots.for_,
+        keep_firing_for="5m",
+        panel=REPLICA_LORA,
+        full_series="TtftSloBurn tells when requests wait for an adapter.",
+        summary=Text(
+            "Requests wait while all LoRA slots of {{ $labels.replica }} on {{ $labels.instance }} are in use",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }} 的 LoRA 槽位已用完且有请求排队",
+        ),
+        description=Text(
+            "{{ $value | humanizePercentage }} of the slots are in use, requests wait, and first tokens take longer "
+            f"than {limits.first_token.warning:g} s on average, although the KV cache has room.",
+            "槽位已使用 {{ $value | humanizePercentage }}，有请求排队，首 token 平均超过 "
+            f"{limits.first_token.warning:g} 秒，而 KV 缓存仍有空间。",
+        )
+        + lookups.WAITING,
+        action=Text(
+            "Raise the number of adapters per batch (--max-loras, --max-loras-per-batch), or give the adapters in use "
+            "replicas of their own.",
+            "提高每批适配器数（--max-loras、--max-loras-per-batch），或为常用适配器单设副本。",
+        ),
+    )
