@@ -18,7 +18,12 @@ def groups(tuning: Tuning) -> tuple[Group, ...]:
     return (
         Group(
             name="shardwatch-efficiency",
-            rules=(_memory_held_idle(tuning), _low_utilization(tuning), _cost_increased(tuning), _energy_increased(tuning)),
+            rules=(
+                _memory_held_idle(tuning),
+                _low_utilization(tuning),
+                _cost_increased(tuning),
+                _energy_increased(tuning),
+            ),
             interval="2m",
         ),
     )

@@ -1,22 +1,32 @@
-"""Alerts about gateways: unreadable, pools without a healthy backend, failing or uneven backends."""
+"""Alerts about gateways: unreadable, pools without a healthy backend, failing or uneven backends, pickers that are blind."""
 
 from __future__ import annotations
 
-from alerts.panel_ids import IMBALANCE_BACKENDS, IMBALANCE_BUSIEST, IMBALANCE_GATEWAYS, IMBALANCE_POOLS
+from alerts.panel_ids import (
+    IMBALANCE_BACKENDS,
+    IMBALANCE_BUSIEST,
+    IMBALANCE_DISAGGREGATION,
+    IMBALANCE_GATEWAYS,
+    IMBALANCE_PICKER,
+    IMBALANCE_POOLS,
+)
 from alerts.recordings import ALERTS_LABELS, NODE, POOL, WINDOW
 from alerts.rule import Alert, Component, Group
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
+from exporter.catalog.spec import Unit
 from exporter.model.finding import Severity
 from exporter.model.text import Text
 from exporter.promql import (
     Expr,
     ExternalMetric,
+    aggregate,
     and_on,
     binary,
     count_by,
     increase,
     max_by,
+    over_time,
     rate,
     select,
     sum_by,
@@ -30,7 +40,15 @@ _POOL_ALERTS = ExternalMetric(name="ALERTS", labels=(ALERTS_LABELS - {"instance"
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
     """Return the group about gateways."""
-    rules = (_unreadable(), _pool_down(), _backend_down(), *_errors(tuning), _uneven(tuning))
+    rules = (
+        _unreadable(),
+        _pool_down(),
+        _backend_down(),
+        *_errors(tuning),
+        _uneven(tuning),
+        _picker_blind(tuning),
+        _never_disaggregated(tuning),
+    )
     return (Group(name="shardwatch-gateways", rules=rules),)
 
 
@@ -191,5 +209,80 @@ def _uneven(tuning: Tuning) -> Alert:
             "Check the balancing algorithm and the weights; raise the threshold gateway_imbalance for intended "
             "weights.",
             "检查负载均衡算法与权重；有意设置的权重请提高阈值 gateway_imbalance。",
+        ),
+    )
+
+
+def _picker_blind(tuning: Tuning) -> Alert:
+    limits = tuning.thresholds
+    # What is stale is counted when a request arrives, so that the gauge stands still while none does.  A picker that
+    # takes stale endpoints for saturated answers none, and counts errors alone.
+    arriving = rate(select(m.GATEWAY_POOL_REQUESTS_TOTAL), "5m") > limits.gateway_requests.warning
+    refused = rate(select(m.GATEWAY_POOL_ERRORS_TOTAL), "5m") > limits.gateway_requests.warning
+    stale = over_time("min", select(m.GATEWAY_POOL_STALE_ENDPOINTS), "5m") > limits.stale_endpoints.warning
+    failing = rate(select(m.GATEWAY_POOL_POLL_ERRORS_TOTAL), "5m") > limits.picker_poll_errors.warning
+    blind = stale.as_unit(Unit.NONE) | failing.as_unit(Unit.NONE)
+    return Alert(
+        name="EndpointPickerBlind",
+        severity=Severity.WARNING,
+        component=Component.GATEWAY,
+        expr=and_on(blind, arriving | refused, on=POOL),
+        for_=limits.picker_poll_errors.for_,
+        keep_firing_for="5m",
+        panel=IMBALANCE_PICKER,
+        summary=Text(
+            "Endpoint picker {{ $labels.gateway }} cannot read the metrics of its endpoints",
+            "端点选择器 {{ $labels.gateway }} 无法读取其端点的指标",
+        ),
+        description=Text(
+            "Endpoints are stale, or reading their metrics fails ({{ $value | humanize }} endpoints, or failures per "
+            "second; seen from {{ $labels.instance }}). It chooses by old loads; with flow control it takes such "
+            "endpoints for saturated and may hold every request back.",
+            "端点数据过期，或读取其指标失败（{{ $value | humanize }} 个端点，或每秒失败次数；观测自 "
+            "{{ $labels.instance }}）。它按旧的负载做选择；启用流控时会把这些端点视为饱和，可能拦住所有请求。",
+        ),
+        action=Text(
+            "Compare the port and the engine-type label of the endpoints with what the picker expects; fetch an "
+            "endpoint's /metrics from the picker's pod; look for endpoints that answer late.",
+            "核对端点的端口与引擎类型标签是否符合选择器的预期；在选择器的 Pod 中访问端点的 /metrics；查找应答迟缓的端点。",
+        ),
+    )
+
+
+def _never_disaggregated(tuning: Tuning) -> Alert:
+    limits = tuning.thresholds
+    decisions = rate(select(m.GATEWAY_POOL_DISAGGREGATION_DECISIONS_TOTAL), "30m")
+    every = aggregate("sum", decisions, without=("decision",))
+    alone = aggregate(
+        "sum",
+        rate(select(m.GATEWAY_POOL_DISAGGREGATION_DECISIONS_TOTAL, decision="decode_only"), "30m"),
+        without=("decision",),
+    )
+    return Alert(
+        name="DisaggregationUnused",
+        severity=Severity.INFO,
+        component=Component.GATEWAY,
+        expr=and_on(
+            (alone / every).as_unit(Unit.RATIO) > limits.decode_only.warning,
+            every > limits.gateway_requests.warning,
+            on=POOL,
+        ),
+        for_=limits.decode_only.for_,
+        panel=IMBALANCE_DISAGGREGATION,
+        summary=Text(
+            "Endpoint picker {{ $labels.gateway }} sends hardly any prompt to a prefill replica",
+            "端点选择器 {{ $labels.gateway }} 几乎不把提示发给预填充副本",
+        ),
+        description=Text(
+            "{{ $value | humanizePercentage }} of the requests of 30 minutes were decided decode-only (threshold "
+            f"{limits.decode_only.warning:.0%}; seen from {{{{ $labels.instance }}}}): the decode replicas compute the "
+            "prompts, and the prefill replicas are idle.",
+            "30 分钟内 {{ $value | humanizePercentage }} 的请求被判定为仅解码（阈值 "
+            f"{limits.decode_only.warning:.0%}；观测自 {{{{ $labels.instance }}}}）：提示由解码副本计算，预填充副本空闲。",
+        ),
+        action=Text(
+            "Check the role labels of the prefill pods and the picker's threshold of prompt length; without use for "
+            "them, give the prefill replicas' GPUs to decode.",
+            "检查预填充 Pod 的角色标签与选择器的提示长度阈值；若无用处，将预填充副本的 GPU 改作解码。",
         ),
     )

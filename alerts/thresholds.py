@@ -235,6 +235,27 @@ class Thresholds:
         reason="Gate: below one request in 5 s, shares over 5 min are chance.",
     )
 
+    stale_endpoints: Threshold = Threshold(
+        metric=m.GATEWAY_POOL_STALE_ENDPOINTS,
+        warning=0,
+        reason="One endpoint whose metrics stay missing for 5 min is chosen by old loads, or not at all.",
+    )
+    picker_poll_errors: Threshold = Threshold(
+        metric=m.GATEWAY_POOL_POLL_ERRORS_TOTAL,
+        warning=0.1,
+        per_second=True,
+        for_="5m",
+        reason="Pickers poll many times a second: one failure in 10 s for minutes is no chance and no restart.",
+    )
+    decode_only: Threshold = Threshold(
+        metric=m.GATEWAY_POOL_DISAGGREGATION_DECISIONS_TOTAL,
+        unit=Unit.RATIO,
+        warning=0.99,
+        value_range=RATIO,
+        for_="1h",
+        reason="With one prompt in a hundred, the GPUs of the prefill replicas are idle.",
+    )
+
     # Engines
     engine_down: Threshold = Threshold(
         metric=m.LLM_UP,

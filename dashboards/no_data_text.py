@@ -21,6 +21,7 @@ class Requires(Enum):
     FULL = "full"
     NVLINK = "nvlink"
     GATEWAY = "gateway"
+    PICKER = "picker"
     PRICE = "price"
     TROUBLE = "trouble"
     RULES = "rules"
@@ -40,6 +41,7 @@ class Requires(Enum):
     ACCESS = "access"
     RAY = "ray"
     KIND = "kind"
+    FEATURE = "feature"
     BATCH = "batch"
     NEWER = "newer"
     OLDER = "older"
@@ -54,6 +56,7 @@ NO_VALUE: dict[Requires, Text] = {
     Requires.FULL: Text("needs series: full", "需要 series: full"),
     Requires.NVLINK: Text("no NVLink", "无 NVLink"),
     Requires.GATEWAY: Text("no gateway configured", "未配置网关"),
+    Requires.PICKER: Text("no endpoint picker", "无端点选择器"),
     Requires.PRICE: Text("no price: costs.gpu_hour", "未设价格：costs.gpu_hour"),
     Requires.TROUBLE: Text("none", "无"),
     Requires.RULES: Text("no alert fires", "无告警"),
@@ -72,6 +75,7 @@ NO_VALUE: dict[Requires, Text] = {
     Requires.TLS: Text("engines over plain HTTP", "引擎使用明文 HTTP"),
     Requires.ACCESS: Text("daemons without TLS and users", "守护进程未启用 TLS 与用户"),
     Requires.RAY: Text("no Ray Serve", "无 Ray Serve"),
+    Requires.FEATURE: Text("feature not in use", "未使用该功能"),
     Requires.KIND: Text("not provided by this engine", "此类引擎不提供"),
     Requires.BATCH: Text("no batch timing", "引擎不按批次计时"),
     Requires.NEWER: Text("needs NVLink 5", "需要 NVLink 5"),

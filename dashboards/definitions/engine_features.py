@@ -11,7 +11,7 @@ from exporter.catalog import metrics as m
 from exporter.model.text import Text
 from exporter.promql import max_by, rate, sum_by
 
-FEATURE = (Requires.FULL, Requires.KIND)
+FEATURE = (Requires.FULL, Requires.FEATURE)
 
 FEATURES: tuple[Panel, ...] = (
     time_series(

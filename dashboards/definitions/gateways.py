@@ -94,6 +94,36 @@ GATEWAY_PANELS: tuple[Panel, ...] = (
         series(lambda: max_by(selected(m.GATEWAY_POOL_REQUESTS_QUEUED), "gateway", "pool"), "{{gateway}} {{pool}}"),
         requires=(Requires.GATEWAY,), width=16, height=7,
     ),
+    time_series(
+        Text("Endpoint picker: stale endpoints and poll errors", "端点选择器：过期端点与读取失败"),
+        Text(
+            "Endpoints whose metrics are too old to choose by, and failures to read them per second. With flow control a picker "
+            "takes stale endpoints for saturated: requests wait although engines are free.",
+            "指标过旧而无法据以选择的端点数，以及每秒读取失败次数。启用流控时过期端点被视为饱和：引擎空闲，请求却在等待。",
+        ),
+        series(
+            lambda: max_by(selected(m.GATEWAY_POOL_STALE_ENDPOINTS), "gateway", "pool"), Text("{{gateway}} stale", "{{gateway}} 过期"),
+            number_format=NumberFormat.COUNT,
+        ),
+        series(
+            lambda: max_by(rate(selected(m.GATEWAY_POOL_POLL_ERRORS_TOTAL), RATE_INTERVAL), "gateway", "pool"),
+            Text("{{gateway}} errors", "{{gateway}} 失败"), number_format=NumberFormat.COUNT,
+        ),
+        requires=(Requires.GATEWAY, Requires.PICKER), width=12, height=7, panel_id=ids.IMBALANCE_PICKER,
+    ),
+    time_series(
+        Text("Decisions about disaggregation", "预填充/解码分离的判定"),
+        Text(
+            "Requests per second by what the endpoint picker decided. Only decode_only while prefill replicas are up: their GPUs "
+            "are idle.",
+            "端点选择器的判定（每秒请求数）。预填充副本在线却只有 decode_only：其 GPU 空闲。",
+        ),
+        series(
+            lambda: max_by(rate(selected(m.GATEWAY_POOL_DISAGGREGATION_DECISIONS_TOTAL), RATE_INTERVAL), "gateway", "pool", "decision"),
+            "{{gateway}} {{decision}}", number_format=NumberFormat.REQUESTS,
+        ),
+        requires=(Requires.GATEWAY, Requires.PICKER), width=12, height=7, panel_id=ids.IMBALANCE_DISAGGREGATION,
+    ),
     stat(
         Text("Busiest backend over mean", "最忙后端/均值"),
         Text(

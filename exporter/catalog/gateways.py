@@ -50,6 +50,14 @@ def _up(load: BackendLoad) -> float | None:
     return None if load.up is None else float(load.up)
 
 
+def _decisions(snapshot: Snapshot) -> Iterator[Sample]:
+    for gateway in snapshot.gateways:
+        for pool, load in gateway.reading.pools.items() if gateway.reading is not None else ():
+            for decision, number in (("decode_only", load.decode_only), ("disaggregated", load.disaggregated)):
+                if number is not None:
+                    yield (*gateway.labels, pool, decision), number
+
+
 def _shares(snapshot: Snapshot) -> Iterator[Sample]:
     for gateway in snapshot.gateways:
         for label, figures in gateway.windows.items():
@@ -153,6 +161,23 @@ POOLS = (
     POOL.gauge("pool_requests_active", _of_pool(lambda load: load.active), "Requests in progress in the whole pool."),
     POOL.gauge(
         "pool_requests_queued", _of_pool(lambda load: load.queued), "Requests queued in the pool without a backend."
+    ),
+    POOL.gauge(
+        "pool_stale_endpoints",
+        _of_pool(lambda load: load.stale_endpoints),
+        "Endpoints whose metrics are missing or too old for an endpoint picker to choose by; of pickers with flow "
+        "control.",
+    ),
+    POOL.counter(
+        "pool_poll_errors",
+        _of_pool(lambda load: load.poll_errors),
+        "Endpoints' metrics that an endpoint picker could not fetch or understand.",
+    ),
+    POOL.counter(
+        "pool_disaggregation_decisions",
+        _decisions,
+        "Requests by what an endpoint picker decided about their prefill: disaggregated, or decode_only.",
+        "decision",
     ),
 )
 

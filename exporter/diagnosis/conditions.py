@@ -222,6 +222,8 @@ NO_FINDING: Mapping[str, str] = {
     "HostKvCacheThrashing": _MONEY,
     "SpeculationAcceptanceDropped": _FULL_SET,
     "KvTransfersFail": _FULL_SET,
+    "EndpointPickerBlind": "what an endpoint picker does wrong by it, errors or an uneven pool, has findings",
+    "DisaggregationUnused": _MONEY,
     "LoraSlotsExhausted": _FULL_SET,
     "Watchdog": _OF_MONITORING,
     "RulesFail": _OF_MONITORING,

@@ -17,7 +17,7 @@ from exporter.model.outcome import OutcomeWords, RequestOutcome
 
 
 class Measure(str, Enum):
-    """A number of a backend; the value is its name in ``Load``."""
+    """A number of a backend or pool; the value is its name in ``BackendLoad``."""
 
     REQUESTS = "requests"
     ERRORS = "errors"
@@ -25,6 +25,10 @@ class Measure(str, Enum):
     QUEUED = "queued"
     RATE = "rate"
     UP = "up"
+    STALE_ENDPOINTS = "stale_endpoints"
+    POLL_ERRORS = "poll_errors"
+    DECODE_ONLY = "decode_only"
+    DISAGGREGATED = "disaggregated"
 
 
 # Classes of HTTP status as proxies write them: 5xx, or 5.

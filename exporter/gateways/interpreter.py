@@ -75,6 +75,10 @@ def _load(values: Mapping[str, float | bool]) -> BackendLoad:
         queued=values.get("queued"),
         rate=values.get("rate"),
         up=None if up is None else bool(up),
+        stale_endpoints=values.get("stale_endpoints"),
+        poll_errors=values.get("poll_errors"),
+        decode_only=values.get("decode_only"),
+        disaggregated=values.get("disaggregated"),
     )
 
 

@@ -105,4 +105,4 @@ def _gateway(gateway: Gateway) -> tuple[str, ...]:
 
 
 def _measures(measures: dict[Measure, None]) -> str:
-    return ", ".join(measure.value for measure in measures) or "–"
+    return ", ".join(measure.value.replace("_", " ") for measure in measures) or "–"

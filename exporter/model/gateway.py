@@ -26,6 +26,11 @@ class BackendLoad(Struct, frozen=True, kw_only=True):
     queued: float | None = None  # requests waiting for it
     rate: float | None = None  # requests per second, of gateways that do not count requests
     up: bool | None = None  # takes new requests
+    # Of the pools of an endpoint picker, which reads the engines' metrics itself.
+    stale_endpoints: float | None = None  # endpoints whose metrics are missing or too old to choose by
+    poll_errors: float | None = None  # counter: their metrics could not be fetched or understood
+    decode_only: float | None = None  # counter: requests for which no separate prefill was chosen
+    disaggregated: float | None = None  # counter: requests for which one was
 
 
 class GatewayReading(Struct, frozen=True, kw_only=True):

@@ -32,6 +32,8 @@ JOBS = {
 }
 NEVER_HERE = {
     Requires.TROUBLE,
+    Requires.PICKER,
+    Requires.FEATURE,
     Requires.PRESSURE,
     Requires.FANS,
     Requires.MIG,

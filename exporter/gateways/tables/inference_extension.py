@@ -18,6 +18,22 @@ def _scheduled(labels: Mapping[str, str]) -> bool:
     return labels.get("status", "success") == "success"
 
 
+def _decode_only(labels: Mapping[str, str]) -> bool:
+    return labels.get("decision_type") == "decode-only"
+
+
+def _disaggregated(labels: Mapping[str, str]) -> bool:
+    return labels.get("decision_type", "decode-only") != "decode-only"
+
+
+def _names(name: str) -> tuple[str, ...]:
+    """Return a name under the prefixes of all versions, newest first."""
+    return tuple(
+        f"{prefix}_{name}"
+        for prefix in ("llm_d_epp", "llm_d_router_epp", "llm_d_inference_scheduler", "inference_extension")
+    )
+
+
 _ERROR_CODES = OutcomeWords(
     otherwise=RequestOutcome.ERROR,
     words={
@@ -34,12 +50,7 @@ INFERENCE_EXTENSION = Gateway(
            "inference_extension_", "inference_model_"),
     hint="Point url at the endpoint picker's /metrics (port 9090), which may need a bearer token.",
     fields=(
-        GatewayField(Measure.REQUESTS, (
-                "llm_d_epp_scheduler_attempts_total",
-                "llm_d_router_epp_scheduler_attempts_total",
-                "llm_d_inference_scheduler_scheduler_attempts_total",
-                "inference_extension_scheduler_attempts_total",
-            ), backend=_POD, where=_scheduled),
+        GatewayField(Measure.REQUESTS, _names("scheduler_attempts_total"), backend=_POD, where=_scheduled),
         GatewayField(Measure.QUEUED, (
                 "llm_d_epp_per_endpoint_queue_size",
                 "llm_d_router_epp_per_endpoint_queue_size",
@@ -58,5 +69,12 @@ INFERENCE_EXTENSION = Gateway(
                 "inference_objective_request_error_total",
                 "inference_model_request_error_total",
             ), labels=("error_code",), outcomes=_ERROR_CODES),
+        # Only with flow control, whose utilization detector asks; it takes them for saturated, or leaves them out.
+        GatewayField(Measure.STALE_ENDPOINTS, _names("flow_control_stale_endpoints")),
+        GatewayField(Measure.POLL_ERRORS, _names("datalayer_poll_errors_total")),
+        GatewayField(Measure.POLL_ERRORS, _names("datalayer_extract_errors_total")),
+        # Only with the plugin that decides about disaggregation.
+        GatewayField(Measure.DECODE_ONLY, _names("disagg_decision_total"), where=_decode_only),
+        GatewayField(Measure.DISAGGREGATED, _names("disagg_decision_total"), where=_disaggregated),
     ),
 )  # fmt: skip

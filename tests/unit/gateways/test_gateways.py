@@ -369,3 +369,19 @@ def test_litellms_deployments_have_shares_and_errors_of_their_own():
 def test_an_endpoint_picker_is_read_under_each_name_that_it_has_had(prefix):
     body = f'{prefix}scheduler_attempts_total{{status="success",pod_name="pod-a"}} 8\n'
     assert read("inference_extension", body).backends[Backend("", "pod-a")].requests == 8.0
+
+
+@pytest.mark.parametrize("prefix", ["llm_d_epp_", "llm_d_router_epp_", "llm_d_inference_scheduler_"])
+def test_an_endpoint_picker_tells_what_it_cannot_see_and_whether_it_disaggregates(prefix):
+    page = "\n".join(
+        [
+            f'{prefix}flow_control_stale_endpoints{{detector="utilization-detector"}} 2',
+            f'{prefix}datalayer_poll_errors_total{{source_type="a"}} 3',
+            f'{prefix}datalayer_extract_errors_total{{source_type="a",extractor_type="b"}} 4',
+            f'{prefix}disagg_decision_total{{model_name="m",decision_type="decode-only"}} 9',
+            "",
+        ]
+    )
+    pool = read("inference_extension", page).pools[""]
+    assert (pool.stale_endpoints, pool.poll_errors, pool.decode_only) == (2.0, 7.0, 9.0)
+    assert pool.disaggregated is None
