@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Workers of the whole suite: much of it waits for deadlines, so one more than there are cores.
 JOBS ?= $(shell expr $$(nproc) + 1)
 
-.PHONY: demo stack preview check test static lint generate lock bench bench-all dist clean
+.PHONY: demo stack preview check test static lint generate lock sbom bench bench-all dist clean
 
 demo: $(VENV)/.run
 	$(BIN)/shardwatch demo
@@ -66,6 +66,13 @@ lock: $(VENV)/.test
 	{ echo '# What its wheel is built with, pinned with hashes.  Made by: make lock'; \
 	  $(LOCK) --only-build-deps --build-deps-for=wheel pyproject.toml; } > $(VENV)/build-requirements.lock
 	mv $(VENV)/requirements.lock $(VENV)/build-requirements.lock compose/
+
+# What the image holds, as a CycloneDX bill of materials.
+sbom: $(VENV)/.test
+	$(BIN)/pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0
+	mkdir -p dist
+	$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --output-file dist/sbom.json \
+	  compose/requirements.lock
 
 # Beside other exporters, as far as they are installed, in under five minutes; only ratios of one run compare.
 bench: $(VENV)/.test

@@ -216,6 +216,7 @@ SHARDWATCH_DISCOVERY_LIMIT_REACHED_INFO = _row("shardwatch_discovery_limit_reach
 SHARDWATCH_LOOP_RESTARTS_TOTAL = _row("shardwatch_loop_restarts_total")
 SHARDWATCH_DROPPED_SERIES = _row("shardwatch_dropped_series")
 SHARDWATCH_LOG_LINES_DROPPED_TOTAL = _row("shardwatch_log_lines_dropped_total")
+SHARDWATCH_ACCEPT_FAILURES_TOTAL = _row("shardwatch_accept_failures_total")
 SHARDWATCH_CERTIFICATE_EXPIRY_TIMESTAMP_SECONDS = _row("shardwatch_certificate_expiry_timestamp_seconds")
 SHARDWATCH_TLS_HANDSHAKE_FAILURES_TOTAL = _row("shardwatch_tls_handshake_failures_total")
 SHARDWATCH_AUTHENTICATION_FAILURES_TOTAL = _row("shardwatch_authentication_failures_total")

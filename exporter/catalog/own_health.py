@@ -84,6 +84,10 @@ def _dropped_log_lines(snapshot: Snapshot) -> Iterator[Sample]:
     yield (), float(snapshot.daemon.dropped_log_lines)
 
 
+def _accept_failures(snapshot: Snapshot) -> Iterator[Sample]:
+    yield (), float(snapshot.daemon.access.accept_failures)
+
+
 def _certificate(snapshot: Snapshot) -> Iterator[Sample]:
     if snapshot.daemon.access.certificate_expires is not None:
         yield (), snapshot.daemon.access.certificate_expires
@@ -176,6 +180,12 @@ SELF = (
         "log_lines_dropped",
         _dropped_log_lines,
         "Log lines that were dropped because nobody read standard error in time.",
+    ),
+    DAEMON.counter(
+        "accept_failures",
+        _accept_failures,
+        "Connections that could not be accepted at once for want of descriptors or memory; they wait meanwhile.",
+        series=SeriesSet.FULL,
     ),
     DAEMON.gauge(
         "certificate_expiry_timestamp",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
 from pathlib import Path
 
 from exporter.cli import streams
 from exporter.cli.exit_codes import OK
 from exporter.cli.setup import read_settings
+from exporter.config.parsers import format_duration
 from exporter.config.settings import DiscoverySettings, Settings, default
 
 
@@ -17,12 +19,27 @@ def check(arguments: argparse.Namespace) -> int:
     from exporter.config.lint import config_lint  # noqa: PLC0415
 
     settings = read_settings(arguments.file)
-    hints = config_lint(settings)
+    hints = [*config_lint(settings), *certificate_hints(settings, time.time())]
     if settings == default(os.environ):
         hints.insert(0, "the file sets nothing, so the defaults apply; shardwatch config --example shows every key")
     lines = [f"valid; {summary(settings)}", *(f"hint: {hint}" for hint in hints)]
     streams.print_lines(*(f"{arguments.file}: {line}" for line in lines))
     return OK
+
+
+def certificate_hints(settings: Settings, unix_now: float) -> list[str]:
+    """Return a hint where the endpoint's certificate has expired or soon will."""
+    if settings.web_config_file is None:
+        return []
+    from exporter.diagnosis.thresholds import CERTIFICATE_REMAINING  # noqa: PLC0415 - ssl takes 10 ms to import
+    from exporter.http.server.web_config import read_access  # noqa: PLC0415
+
+    expires = read_access(settings.web_config_file).certificate_expires
+    if expires is None or expires - unix_now >= CERTIFICATE_REMAINING:
+        return []
+    if expires <= unix_now:
+        return ["web_config_file: the certificate has expired; clients that verify it refuse it"]
+    return [f"web_config_file: the certificate expires in {format_duration(int(expires - unix_now) // 60 * 60)}"]
 
 
 def summary(settings: Settings) -> str:

@@ -82,10 +82,11 @@ class SourceReason(NamedTuple):
 
 
 class AccessState(Struct, frozen=True, kw_only=True):
-    """The web configuration in use, and who was not admitted by it; None and empty where it does not say."""
+    """The web configuration in use, and who was not admitted; None and empty where it does not say."""
 
     last_load_successful: bool = True
     certificate_expires: float | None = None  # Unix time
+    accept_failures: int = 0  # for want of descriptors or memory
     handshake_failures: int | None = None
     authentication_failures: Mapping[str, int] = EMPTY  # reason → count
 

@@ -249,12 +249,14 @@ class App:
         return self.assignments.assignment.among({engine.name for engine in self.pollers.replicas})
 
     def _access_state(self) -> AccessState:
+        accept_failures = self.listener.exhausted if self.listener is not None else 0
         if self.web_config is None or self.access is None:
-            return AccessState()
+            return AccessState(accept_failures=accept_failures)
         access = self.web_config.current()
         return AccessState(
             last_load_successful=self.web_config.last_load_successful,
             certificate_expires=access.certificate_expires,
+            accept_failures=accept_failures,
             handshake_failures=self.access.handshake_failures if access.context is not None else None,
             authentication_failures=dict(self.access.authentication_failures) if access.users else EMPTY,
         )

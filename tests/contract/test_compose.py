@@ -254,6 +254,30 @@ def test_the_daemon_takes_each_configuration(path):
     assert parsed.discovery.processes or parsed.engines
 
 
+@pytest.mark.parametrize(
+    "path", ["node/shardwatch.yaml", "systemd/shardwatch.yaml", "kubernetes/base/shardwatch.yaml"]
+)
+def test_the_web_configuration_that_is_offered_is_a_setting(path, tmp_path):
+    text = (COMPOSE / path).read_text()
+    offered = re.sub(r"^#(web_config_file|unauthenticated_health)(?=: )", r"\1", text, flags=re.MULTILINE)
+    changed = tmp_path / "shardwatch.yaml"
+    web = tmp_path / "web.yml"
+    web.write_text("{}\n")
+    changed.write_text(re.sub(r"(?<=^web_config_file: )/etc/\S+/web.yml$", str(web), offered, flags=re.MULTILINE))
+    assert settings.load(str(changed), {"NODE_NAME": "node"}).web_config_file == str(web)
+
+
+def test_the_mount_of_a_web_configuration_that_is_offered_meets_the_specification():
+    text = (COMPOSE / "compose.yaml").read_text()
+    (offered,) = re.findall(r"^ *#- (\{type: bind, .*shardwatch-web.*\})$", text, flags=re.MULTILINE)
+    made = stack_files.compose("node.env")
+    volume = yaml.safe_load(offered)
+    made["services"]["node"]["volumes"].append(volume)
+    assert PyCompose.from_yaml(yaml.safe_dump(made)).to_spec() is not None
+    configuration = (COMPOSE / "node" / "shardwatch.yaml").read_text()
+    assert f"#web_config_file: {volume['target']}/web.yml" in configuration
+
+
 def test_engines_and_the_daemon_agree_on_gpus_ports_and_names():
     engines = {engine.name: engine for engine in settings.load(str(COMPOSE / "node/engines.yaml"), {}).engines}
     assert set(engines) == set(ENGINES)

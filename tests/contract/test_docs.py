@@ -279,6 +279,22 @@ def test_a_path_of_the_repository_within_a_sentence_exists(page):
     assert not missing
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_test_that_a_sentence_names_exists(page):
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text())
+    assert not [(path, name) for path, name in named if f"\ndef {name}(" not in (ROOT / path).read_text()]
+
+
+def test_every_threat_names_its_test():
+    rows = re.findall(
+        r"^\| .* \|$", (ROOT / "docs/security.md").read_text().partition("## Threat model")[2], re.MULTILINE
+    )
+    assert len(rows) > 20
+    assert not [
+        row for row in rows[1:] if not re.search(r"\| `tests/[\w/]+\.py::test_\w+`(, `tests/[^`]+`)* \|$", row)
+    ]
+
+
 def is_in_repository(path: str) -> bool:
     return (ROOT / path).exists() or (ROOT / f"{path}.py").exists()
 

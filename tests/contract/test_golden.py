@@ -263,6 +263,7 @@ def test_a_replica_and_a_gpu_that_are_down_give_the_same_page_as_ever(golden):
             access=AccessState(
                 last_load_successful=False,
                 certificate_expires=1.8e9,
+                accept_failures=5,
                 handshake_failures=2,
                 authentication_failures={"missing": 1, "wrong": 3, "limited": 0},
             ),

@@ -20,7 +20,9 @@ from exporter.catalog import CATALOG
 from tests.support import stack_files
 
 KUBERNETES = stack_files.COMPOSE / "kubernetes"
-FOLDERS = ("base", "overlays/kernel-log", "overlays/prometheus-operator", "examples/vllm")
+FOLDERS = (
+    "base", "overlays/kernel-log", "overlays/prometheus-operator", "overlays/without-root", "examples/vllm"
+)  # fmt: skip
 VERSIONS = ("1.29", "1.31", "1.33", "1.35", "1.37")
 EXAMPLE = KUBERNETES / "examples" / "vllm"
 CRDS = {
@@ -133,6 +135,30 @@ def test_only_the_overlay_for_the_kernels_log_is_privileged():
     }  # fmt: skip
     mounted = {mount["mountPath"] for mount in container("overlays/kernel-log", "DaemonSet")["volumeMounts"]}
     assert "/dev/kmsg" in mounted and "/etc/shardwatch" in mounted
+
+
+def test_where_the_configuration_names_gpus_it_runs_without_root():
+    pod = manifest_of("overlays/without-root", "DaemonSet")["spec"]["template"]["spec"]
+    context = container("overlays/without-root", "DaemonSet")["securityContext"]
+    assert (context["runAsNonRoot"], context["runAsUser"]) == (True, 65532)
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert (context["readOnlyRootFilesystem"], context["allowPrivilegeEscalation"]) == (True, False)
+    assert pod["hostPID"] is False and not [volume for volume in pod["volumes"] if "hostPath" in volume]
+
+
+def test_the_web_configuration_that_is_offered_fits_its_schema(tmp_path):
+    manifest = manifest_of("base", "DaemonSet")
+    path = KUBERNETES / "base" / "daemonset.yaml"
+    offered = re.sub(r"^( *)#(- \{name: web.*)$", r"\1\2", path.read_text(), flags=re.MULTILINE)
+    manifest["spec"]["template"]["spec"] = yaml.safe_load(offered)["spec"]["template"]["spec"]
+    validated(manifest)
+    (container_spec,) = manifest["spec"]["template"]["spec"]["containers"]
+    mounted = {mount["name"]: mount["mountPath"] for mount in container_spec["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in manifest["spec"]["template"]["spec"]["volumes"]}
+    assert mounted["web"] == "/etc/shardwatch-web"
+    assert "secret" in volumes["web"]
+    configuration = (path.parent / "shardwatch.yaml").read_text()
+    assert f"#web_config_file: {mounted['web']}/web.yml" in configuration
 
 
 def test_it_may_list_pods_and_nothing_else():

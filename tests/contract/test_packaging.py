@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import subprocess
 import sys
 import tarfile
 import zipfile
 
 import pytest
+import yaml
 
 from exporter import __version__
 
@@ -68,3 +70,17 @@ def test_the_version_stands_in_one_place():
     text = (ROOT / "pyproject.toml").read_text()
     assert 'dynamic = ["version"]' in text
     assert "\nversion = " not in text
+
+
+def test_whatever_pins_versions_is_kept_up_to_date():
+    kinds = {"pip": "pyproject.toml", "docker": "*", "docker-compose": "compose.yaml", "npm": "package.json"}
+    configured = yaml.safe_load((ROOT / ".github" / "dependabot.yml").read_text())["updates"]
+    found = {(update["package-ecosystem"], update["directory"].lstrip("/")) for update in configured}
+    for ecosystem, directory in found:
+        files = [path for path in (ROOT / directory).glob(kinds[ecosystem]) if path.is_file()]
+        if ecosystem == "docker":
+            files = [
+                path for path in files if re.search(r"^FROM |^ *image: \S+:\S+$", path.read_text(), re.MULTILINE)
+            ]
+        assert files, (ecosystem, directory)
+    assert {ecosystem for ecosystem, _ in found} == set(kinds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import subprocess
 
@@ -11,7 +12,8 @@ from tests.support import stack_files
 from tests.support.tools import tool
 
 UNIT = stack_files.COMPOSE / "systemd" / "shardwatch.service"
-HIGHEST_EXPOSURE = 3.0
+DROP_IN = UNIT.with_name("no-capabilities.conf")
+HIGHEST_EXPOSURE = 2.0
 
 
 @pytest.fixture
@@ -37,10 +39,47 @@ def test_a_line_that_it_does_not_understand_would_be_seen(installed):
     assert "ProtectSytem" in analyze("verify", installed).stderr
 
 
+def exposure(unit):
+    done = analyze("security", "--offline=true", "--no-pager", unit)
+    return float(re.search(r"Overall exposure level for \S+: ([0-9.]+)", done.stdout)[1])
+
+
 def test_the_daemon_is_hardly_exposed(installed):
-    done = analyze("security", "--offline=true", "--no-pager", installed)
-    level = float(re.search(r"Overall exposure level for \S+: ([0-9.]+)", done.stdout)[1])
-    assert level < HIGHEST_EXPOSURE, done.stdout
+    assert exposure(installed) <= HIGHEST_EXPOSURE
+
+
+def test_the_drop_in_leaves_no_capability(installed):
+    before = exposure(installed)
+    installed.write_text(installed.read_text() + DROP_IN.read_text())
+    done = analyze("verify", installed)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert exposure(installed) < before
+    lines = DROP_IN.read_text().splitlines()
+    assert {"AmbientCapabilities=", "CapabilityBoundingSet="} <= set(lines)
+
+
+def test_the_metadata_address_of_clouds_is_out_of_reach():
+    settings = dict(line.split("=", 1) for line in UNIT.read_text().splitlines() if line.startswith("IPAddress"))
+    assert settings["IPAddressDeny"] == "any"
+    allowed = [ipaddress.ip_network(item) for item in settings["IPAddressAllow"].split() if item != "localhost"]
+    metadata = [ipaddress.ip_address("169.254.169.254"), ipaddress.ip_address("fe80::1")]
+    assert not [network for network in allowed for address in metadata if address in network]
+
+
+def test_what_it_forbids_it_does_not_need():
+    lines = UNIT.read_text().splitlines()
+    assert "ProtectKernelLogs=yes" in lines
+    assert not [
+        line for line in lines if "CAP_SYSLOG" in line.partition("#")[0] or "/dev/kmsg" in line.partition("#")[0]
+    ]
+
+
+def test_the_offered_lines_are_understood(installed):
+    text = installed.read_text()
+    assert text.count("#LoadCredential=") == 1
+    installed.write_text(text.replace("#LoadCredential=", "LoadCredential="))
+    done = analyze("verify", installed)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_refused_configuration_is_not_tried_again():

@@ -18,7 +18,9 @@ from urllib.request import urlopen
 
 import pytest
 
+from exporter.cli.config import certificate_hints
 from exporter.cli.main import main
+from exporter.config.settings import parse
 from exporter.errors import SettingsError
 from exporter.http.server.listener import Response
 from exporter.http.server.tls_context import certificate_expires
@@ -159,6 +161,22 @@ def test_when_the_certificate_ends_is_read_from_it(ends, keys, tmp_path, caplog)
     moment = calendar.timegm(time.strptime(ends, "%Y%m%d%H%M%SZ"))
     assert WebConfigFile(str(path)).current().certificate_expires == moment
     assert ("certificate_expired" in caplog.text) == (ends < "2026")
+
+
+@pytest.mark.parametrize(
+    ("before", "hint"),
+    [
+        (-1, ["web_config_file: the certificate has expired; clients that verify it refuse it"]),
+        (90_000, ["web_config_file: the certificate expires in 25h"]),
+        (15 * 86_400, []),
+    ],
+)
+def test_check_config_hints_at_a_certificate_that_has_expired_or_soon_will(before, hint, keys, tmp_path):
+    if not (keys.folder / "soon.pem").exists():
+        keys.certificate("soon", "ca", "here", "20200101000000Z", "20480102030405Z")
+    (tmp_path / "web.yml").write_text(tls(keys, "soon"))
+    settings = parse(f"web_config_file: {tmp_path / 'web.yml'}\n", "shardwatch.yaml", {})
+    assert certificate_hints(settings, calendar.timegm((2048, 1, 2, 3, 4, 5)) - before) == hint
 
 
 def test_the_documented_command_makes_a_certificate_that_is_served(tmp_path, monkeypatch):

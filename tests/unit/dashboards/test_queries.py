@@ -22,6 +22,7 @@ FOREIGN = {  # of Prometheus itself, and of every process
 }  # fmt: skip
 # Rows that no dashboard asks for, and why nobody misses them there.
 ON_NO_DASHBOARD = {
+    "shardwatch_accept_failures_total": "the log line accept_paused says it with what to raise, once a minute",
     "gpu_graphics_active_ratio": "utilisation and SM work say it, and are in the common set",
     "gpu_bar1_memory_total_bytes": "fixed from boot on; whoever sets up peer-to-peer asks once",
     "gpu_bar1_memory_used_bytes": "of use to whoever maps device memory, not to whoever serves models",
