@@ -13,6 +13,8 @@ from exporter.cli.setup import read_settings
 from exporter.config.parsers import format_duration
 from exporter.config.settings import DiscoverySettings, Settings, default
 
+EXPIRES_SOON = 14 * 86_400  # seconds; of a certificate, as the alerts judge by
+
 
 def check(arguments: argparse.Namespace) -> int:
     """Print whether a configuration is valid, and hints; raises SettingsError with every problem."""
@@ -31,11 +33,10 @@ def certificate_hints(settings: Settings, unix_now: float) -> list[str]:
     """Return a hint where the endpoint's certificate has expired or soon will."""
     if settings.web_config_file is None:
         return []
-    from exporter.diagnosis.thresholds import CERTIFICATE_REMAINING  # noqa: PLC0415 - ssl takes 10 ms to import
-    from exporter.http.server.web_config import read_access  # noqa: PLC0415
+    from exporter.http.server.web_config import read_access  # noqa: PLC0415 - most nodes have none
 
     expires = read_access(settings.web_config_file).certificate_expires
-    if expires is None or expires - unix_now >= CERTIFICATE_REMAINING:
+    if expires is None or expires - unix_now >= EXPIRES_SOON:
         return []
     if expires <= unix_now:
         return ["web_config_file: the certificate has expired; clients that verify it refuse it"]

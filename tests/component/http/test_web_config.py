@@ -18,9 +18,10 @@ from urllib.request import urlopen
 
 import pytest
 
-from exporter.cli.config import certificate_hints
+from exporter.cli.config import EXPIRES_SOON, certificate_hints
 from exporter.cli.main import main
 from exporter.config.settings import parse
+from exporter.diagnosis.thresholds import CERTIFICATE_REMAINING
 from exporter.errors import SettingsError
 from exporter.http.server.listener import Response
 from exporter.http.server.tls_context import certificate_expires
@@ -176,6 +177,7 @@ def test_check_config_hints_at_a_certificate_that_has_expired_or_soon_will(befor
         keys.certificate("soon", "ca", "here", "20200101000000Z", "20480102030405Z")
     (tmp_path / "web.yml").write_text(tls(keys, "soon"))
     settings = parse(f"web_config_file: {tmp_path / 'web.yml'}\n", "shardwatch.yaml", {})
+    assert EXPIRES_SOON == CERTIFICATE_REMAINING
     assert certificate_hints(settings, calendar.timegm((2048, 1, 2, 3, 4, 5)) - before) == hint
 
 

@@ -6,7 +6,9 @@ import resource
 import subprocess
 import sys
 
+from exporter.config.settings import parse
 from exporter.runtime import memory
+from exporter.runtime.app import App
 
 RAISE = """
 import resource
@@ -27,3 +29,13 @@ def test_mute_clients_leave_most_descriptors_to_the_rest_of_the_daemon(monkeypat
     for soft, connections in ((64, 16), (8, 4), (1024, 64), (resource.RLIM_INFINITY, 64)):
         monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, soft))
         assert memory.max_connections(64) == connections
+
+
+def test_connections_that_could_not_be_accepted_are_in_the_snapshot():
+    app = App(parse("gpu: {enabled: false}\nlisten: 127.0.0.1:0\ndiscovery: {processes: false}", "test", {}))
+    app.listen()
+    try:
+        app.listener.exhausted = 3
+        assert app.publisher.compose().daemon.access.accept_failures == 3
+    finally:
+        app.listener.stop(0.5)
