@@ -15,12 +15,12 @@ from alerts.panel_ids import (
 from alerts.recordings import (
     GENERATED,
     ITL,
-    MEMORY_TO_MEAN,
     MODEL,
     NODE,
     REPLICA,
     RUNNING,
     WAITING,
+    memory_to_mean,
     token_rate,
 )
 from alerts.rule import Alert, Component
@@ -171,7 +171,7 @@ def _memory(tuning: Tuning) -> Alert:
         name="GroupMemoryUneven",
         severity=Severity.WARNING,
         component=Component.GPU,
-        expr=and_on(select(MEMORY_TO_MEAN.known) > limit.warning, served, on=_GROUP),
+        expr=and_on(memory_to_mean() > limit.warning, served, on=_GROUP),
         for_=limit.for_,
         panel=IMBALANCE_MEMORY,
         summary=Text(

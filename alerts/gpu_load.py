@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alerts import lookups
 from alerts.panel_ids import NODE_DEGRADED, NODE_MEMORY, NODE_TEMPERATURE, NODE_THROTTLE
-from alerts.recordings import GPU, MEMORY_TO_MEAN, REPLICA_INFO, with_replica
+from alerts.recordings import GPU, REPLICA_INFO, memory_to_mean, with_replica
 from alerts.rule import Alert, Component, Group
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
@@ -194,9 +194,7 @@ def _full(tuning: Tuning) -> Alert:
         component=Component.GPU,
         # A group whose GPUs are equally full was configured so; nothing grows.
         expr=with_replica(
-            unless(
-                share > limit.warning, select(MEMORY_TO_MEAN.known) <= tuning.thresholds.memory_even.warning, on=GPU
-            ),
+            unless(share > limit.warning, memory_to_mean() <= tuning.thresholds.memory_even.warning, on=GPU),
             "GpuMemoryFull",
         ),
         optional_labels=REPLICA_INFO,

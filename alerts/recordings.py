@@ -77,8 +77,11 @@ def mean_latency(metric: Metric, window: str) -> Expr:
     return (rate(total(metric), window) / (observed > 0)).as_unit(Unit.SECONDS)
 
 
-def _memory_to_mean() -> Expr:
-    """Return the memory of each GPU of a replica over the mean of the replica's GPUs; absent for a single GPU."""
+def memory_to_mean() -> Expr:
+    """Return the memory of each GPU of a replica over the mean of the replica's GPUs; absent for a single GPU.
+
+    Not recorded: its series would grow with the GPUs.
+    """
     owners = aggregate("max", select(m.GPU_REPLICA_INFO), without=("rank",))
     used = binary("*", owners, select(m.GPU_MEMORY_USED_BYTES), on=GPU, group_left=())
     several = and_on(avg_by(used, *REPLICA), count_by(used, *REPLICA) > 1, on=REPLICA)
@@ -112,9 +115,6 @@ FINISHED = Recording(
         "sum", rate(select(m.LLM_REQUESTS_TOTAL, outcome=no_regex(CLIENT_OUTCOMES)), "5m"), without=("outcome",)
     ),
 )
-MEMORY_TO_MEAN = Recording(
-    level=(*REPLICA, "gpu", "uuid"), noun="gpu_memory_to_mean", operations="ratio", expr=_memory_to_mean()
-)
 ITL = Recording(
     level=REPLICA,
     noun="llm_inter_token_latency_seconds",
@@ -135,4 +135,4 @@ RUNNING_BY_MODEL = Recording(
 
 def recordings() -> tuple[Recording, ...]:
     """Return the recordings by replica."""
-    return (RUNNING, WAITING, UTILIZATION, GENERATED, HIT_RATIO, MEMORY_TO_MEAN, ITL)
+    return (RUNNING, WAITING, UTILIZATION, GENERATED, HIT_RATIO, ITL)

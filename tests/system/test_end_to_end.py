@@ -270,7 +270,7 @@ def test_a_taken_port_is_exit_code_one_and_one_line_that_names_it():
         taken.listen()
         result = run("run", "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
     assert result.returncode == 1
-    (line,) = [line for line in result.stderr.splitlines() if line.startswith("shardwatch:")]
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("shardwatch run:")]
     assert "Traceback" not in result.stderr
 
 
@@ -298,7 +298,8 @@ def test_checking_a_configuration_does_not_load_the_daemon():
     )
     full = os.path.join(pathlib.Path(__file__).parents[1], "support", "configs", "good", "full.yaml")
     result = subprocess.run([sys.executable, "-c", code, full], capture_output=True, text=True, timeout=30)
-    verdict, loaded = result.stdout.splitlines()
+    verdict, *hints, loaded = result.stdout.splitlines()
+    assert all(": hint: " in hint for hint in hints)
     assert verdict.startswith(f"{full}: valid; GPUs through NVML; 2 engines and 2 gateways configured; ")
     assert not set(loaded.split()) & {
         "pynvml",

@@ -70,7 +70,7 @@ def test_p3_a_bad_configuration_is_exit_code_two_with_file_line_and_key_from_bot
             assert str(path) in done.stderr and wanted in done.stderr, done.stderr
             assert "Traceback" not in done.stderr
             assert done.stdout == ""
-            stderrs.append(done.stderr)
+            stderrs.append(done.stderr.replace(f"shardwatch {arguments[0]}: ", "", 1))
         assert stderrs[0] == stderrs[1]
 
     with ThreadPoolExecutor(2) as pool:
