@@ -3,6 +3,7 @@
 A pair that was verified once is recognised by a keyed digest, in microseconds and in the event loop.  Any other pair
 costs one bcrypt, one at a time, in turn for each client address, and after a wrong one the thread rests, so that
 guessing costs a fifth of a core at most.  What is beyond the places of an address or of all is refused with 429.
+A wrong pair costs what the most expensive hash costs, so that the time tells no names.
 """
 
 from __future__ import annotations
@@ -13,20 +14,18 @@ import hashlib
 import secrets
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
 from exporter.config.web import MAX_USERS
+from exporter.http.server.auth_queue import AuthQueue
 from exporter.http.server.connection import DeferredResponse
 from exporter.http.server.request import Request, Response, text_response
 from exporter.threads import Thread
 
-MAX_WAITING = 32  # checks; a connection waits for each
-MAX_WAITING_OF_PEER = 4
 REST = 4.0  # times the CPU time of a wrong pair's check
 _MAX_PASSWORD = 72  # bytes that bcrypt reads; newer versions of the library refuse more instead of ignoring them
-# The hash of no password, so that a name that does not exist takes as long as one that does.
-_NOBODY = "$2y$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi"
+_UNMATCHED = "QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi"  # salt and digest of no known password
 
 Check = Callable[[bytes, bytes], bool]
 
@@ -34,7 +33,7 @@ MISSING, WRONG, LIMITED = REASONS = ("missing", "wrong", "limited")  # why a req
 
 
 class _Job:
-    __slots__ = ("deferred", "digest", "hashed", "known", "password", "resume")
+    __slots__ = ("deferred", "digest", "hashed", "known", "max_cost", "password", "resume")
 
     def __init__(self, deferred: DeferredResponse, resume: Callable[[], Response | DeferredResponse]) -> None:
         self.deferred = deferred
@@ -42,6 +41,7 @@ class _Job:
         self.digest = b""
         self.hashed = ""
         self.known = False
+        self.max_cost = 0  # of all users' hashes
         self.password = b""
 
 
@@ -60,8 +60,7 @@ class Authenticator:
         self._on_failure, self._rest = on_failure, rest
         self._key = secrets.token_bytes(32)
         self._verified: OrderedDict[bytes, None] = OrderedDict()
-        self._waiting: OrderedDict[str, deque[_Job]] = OrderedDict()  # by client address
-        self._count = 0
+        self._queue: AuthQueue[_Job] = AuthQueue()
         self._condition = threading.Condition()
         self._thread: Thread | None = None
 
@@ -82,40 +81,36 @@ class Authenticator:
             return _unauthorized()
         user, password = pair
         known = user in users
-        hashed = users.get(user) or next(iter(users.values()), _NOBODY)  # its cost is that of a real user's
+        max_cost = max(map(_cost, users.values()))
+        hashed = users.get(user) or _hash_of_no_password(max_cost)
         digest = self._digest(user, hashed, password)
         with self._condition:
             if known and digest in self._verified:
                 self._verified.move_to_end(digest)
-                recognised = True
+                self._queue.on_success(peer)
+                deferred = None
             else:
-                recognised = False
-                if not self._has_place(peer):
-                    self._on_failure(LIMITED, peer)
-                    return _too_many()
                 deferred = DeferredResponse()
                 job = _Job(deferred, handle)
                 job.digest, job.hashed, job.known, job.password = digest, hashed, known, password
-                self._waiting.setdefault(peer, deque()).append(job)
-                self._count += 1
-                if self._thread is None:
-                    self._thread = Thread(self._run, name="basic-auth")
-                    self._thread.start()
-                self._condition.notify()
-        return handle() if recognised else deferred
+                job.max_cost = max_cost
+                if not self._wait(peer, job):
+                    return _too_many()
+        return handle() if deferred is None else deferred
 
-    def _has_place(self, peer: str) -> bool:
-        """Return whether one more check of an address may wait; if all places are taken, who has most loses one."""
-        if len(self._waiting.get(peer, ())) >= MAX_WAITING_OF_PEER:
-            return False
-        if self._count < MAX_WAITING:
-            return True
-        other, jobs = max(self._waiting.items(), key=lambda item: len(item[1]))
-        if peer in self._waiting or len(jobs) == 1:
-            return False
-        jobs.pop().deferred.set_response(_too_many())
-        self._count -= 1
-        self._on_failure(LIMITED, other)
+    def _wait(self, peer: str, job: _Job) -> bool:
+        """Have a check wait, and return whether there is a place for it; who gives way for it gets 429."""
+        evicted = self._queue.add(peer, job)
+        if evicted is not None:
+            other, refused = evicted
+            self._on_failure(LIMITED, other)
+            if refused is job:
+                return False
+            refused.deferred.set_response(_too_many())
+        if self._thread is None:
+            self._thread = Thread(self._run, name="basic-auth")
+            self._thread.start()
+        self._condition.notify()
         return True
 
     def _digest(self, user: str, hashed: str, password: bytes) -> bytes:
@@ -128,32 +123,49 @@ class Authenticator:
         while True:
             peer, job = self._next()
             began = time.thread_time()
-            try:
-                verified = self._check(job.password, job.hashed.encode()) and job.known
-            except Exception:
-                verified = False
-            if verified:
-                with self._condition:
+            verified = self._verify(job)
+            with self._condition:
+                if verified:
+                    self._queue.on_success(peer)
                     self._verified[job.digest] = None
                     while len(self._verified) > MAX_USERS:
                         self._verified.popitem(last=False)
+                else:
+                    self._queue.on_failure(peer)
+            if verified:
                 job.deferred.set_resume(job.resume)
             else:
                 self._on_failure(WRONG, peer)
                 job.deferred.set_response(_unauthorized())
                 self._rest(REST * (time.thread_time() - began))
 
+    def _verify(self, job: _Job) -> bool:
+        """Return whether a pair is right; a wrong one takes as long as with the most expensive hash."""
+        try:
+            if self._check(job.password, job.hashed.encode()) and job.known:
+                return True
+            # Each step of the cost doubles the time: c + c + (c + 1) + ... + (max - 1) is as long as max.
+            for cost in range(_cost(job.hashed), job.max_cost):
+                self._check(job.password, _hash_of_no_password(cost).encode())
+        except Exception:
+            return False
+        return False
+
     def _next(self) -> tuple[str, _Job]:
-        """Wait for the next check and return its address as well; the addresses take turns."""
+        """Wait for the next check and return it with its address."""
         with self._condition:
-            while not self._waiting:
+            while not self._queue:
                 self._condition.wait()
-            peer, jobs = self._waiting.popitem(last=False)
-            job = jobs.popleft()
-            if jobs:
-                self._waiting[peer] = jobs
-            self._count -= 1
-            return peer, job
+            return self._queue.pop()
+
+
+def _cost(hashed: str) -> int:
+    """Return the base-2 logarithm of a bcrypt hash's rounds."""
+    return int(hashed[4:6])
+
+
+def _hash_of_no_password(cost: int) -> str:
+    return f"$2y${cost:02}${_UNMATCHED}"
 
 
 def _check(password: bytes, hashed: bytes) -> bool:
@@ -179,4 +191,4 @@ def _too_many() -> Response:
 
 
 def _unauthorized() -> Response:
-    return text_response(401, "a user and password are needed", ("WWW-Authenticate", "Basic"))
+    return text_response(401, "a user and password are needed", ("WWW-Authenticate", 'Basic realm="shardwatch"'))

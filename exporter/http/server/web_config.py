@@ -50,9 +50,15 @@ class Access(Struct, frozen=True, kw_only=True):
     files: tuple[tuple[str, _Stamp | None], ...] = ()  # that it was made from, as they were before they were read
 
     @property
-    def restricts(self) -> bool:
-        """True where not everybody may read in plain text."""
-        return self.context is not None or bool(self.users)
+    def protections(self) -> tuple[str, ...]:
+        """The keys of what keeps others out."""
+        given = {
+            "tls_server_config": self.context is not None,
+            "client_auth_type": self.context is not None and bool(self.context.verify_mode),
+            "client_allowed_sans": bool(self.allowed_sans),
+            "basic_auth_users": bool(self.users),
+        }
+        return tuple(name for name, is_given in given.items() if is_given)
 
 
 def read_access(path: str) -> Access:
@@ -179,9 +185,10 @@ class WebConfigFile:
         self._notify()
 
     def _check_protects(self, access: Access) -> None:
-        """Raise SettingsError for a file that was emptied, or it would open the endpoint to everybody."""
-        if self.access.restricts and not access.restricts:
-            message = "has neither TLS nor users any more; restart the daemon to serve everybody"
+        """Raise SettingsError for a file that protects less than before: it may be cut off or half written."""
+        gone = [name for name in self.access.protections if name not in access.protections]
+        if gone:
+            message = f"no longer has {' and '.join(gone)}; restart the daemon to serve without"
             raise SettingsError([Problem("", message)], self._path)
 
     def _refuse(self, problems: str) -> None:

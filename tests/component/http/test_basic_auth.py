@@ -11,7 +11,8 @@ import bcrypt
 import pytest
 
 from exporter.http.server import basic_auth
-from exporter.http.server.basic_auth import MAX_USERS, MAX_WAITING, MAX_WAITING_OF_PEER, Authenticator
+from exporter.http.server.auth_queue import MAX_WAITING, MAX_WAITING_OF_PEER, AuthQueue
+from exporter.http.server.basic_auth import MAX_USERS, Authenticator
 from exporter.http.server.listener import DeferredResponse, Request
 from tests.support.raw_http import PAGE, page, to_the_end
 from tests.support.waiting import until
@@ -31,7 +32,7 @@ def test_only_users_with_their_password_are_answered_and_every_response_has_the_
         assert (response.status, response.body, response.headers["X-Frame-Options"]) == (200, PAGE, "deny")
         for wrong in (None, "prometheus:wrong", "nobody:right", ":right", "prometheus:", "prometheus"):
             response = fetch(server, user=wrong)
-            assert (response.status, response.headers["WWW-Authenticate"]) == (401, "Basic"), wrong
+            assert (response.status, response.headers["WWW-Authenticate"]) == (401, 'Basic realm="shardwatch"'), wrong
             assert response.headers["X-Frame-Options"] == "deny"
         assert server.errors == 0
 
@@ -142,6 +143,72 @@ def test_who_asks_from_many_addresses_keeps_nobody_from_waiting():
     assert isinstance(honest, DeferredResponse), "somebody with more than one place lost it"
     check.release.set()
     until(lambda: honest.resume is not None)
+
+
+@pytest.mark.parametrize("before", ["new", "authenticated", "failed"])
+def test_guessers_from_many_addresses_lock_no_right_password_out(before):
+    check = SlowCheck()
+    check.release.set()
+    failures = []
+    authenticator = Authenticator(check, on_failure=lambda *failure: failures.append(failure), rest=lambda _: None)
+    users = {"prometheus": HASH}
+
+    def ask(user, peer, **others):
+        return authenticator.authenticate(request(user), peer, {**users, **others}, lambda: None)
+
+    if before == "authenticated":
+        old = ask("old:right", "honest", old=HASH)
+        until(lambda: old.resume is not None)
+    elif before == "failed":
+        ask("prometheus:wrong", "honest")
+        until(lambda: ("wrong", "honest") in failures)
+    guessers = [f"guesser {number}" for number in range(2 * MAX_WAITING)]
+    for number, peer in enumerate(guessers):
+        ask(f"prometheus:wrong {number}", peer)
+        until(lambda peer=peer: ("wrong", peer) in failures)
+    check.release.clear()
+    for guess in range(3):
+        for peer in guessers:
+            ask(f"prometheus:{guess}", peer)
+    honest = ask("prometheus:right", "honest")
+    for guess in range(3):
+        for peer in guessers:
+            ask(f"prometheus:again {guess}", peer)
+    assert honest.response is None
+    check.release.set()
+    until(lambda: honest.resume is not None)
+
+
+def test_all_places_together_are_bounded_and_guessers_at_a_known_address_starve_nobody():
+    queue = AuthQueue()
+    queue.on_success("known")
+    refused = 0
+    for number in range(1000):
+        refused += queue.add("known", f"known {number}") is not None
+        refused += queue.add(f"new {number}", f"new {number}") is not None
+        queue.on_failure(f"failed {number}")
+    assert len(queue) <= MAX_WAITING and refused == 2000 - len(queue)
+    assert [queue.pop()[0].split()[0] for _ in range(6)] == ["known", "new"] * 3
+    while queue:
+        queue.pop()
+    with pytest.raises(IndexError):
+        queue.pop()
+
+
+def test_a_wrong_password_costs_the_same_for_every_name_whatever_the_cost_of_its_hash():
+    costs = {}
+
+    def check(password, hashed):
+        user = password.decode()
+        costs[user] = costs.get(user, 0) + 2 ** int(hashed[4:6])
+        return False
+
+    authenticator = Authenticator(check, rest=lambda _: None)
+    users = {"cheap": HASH, "dear": HASH.replace("$04", "$12"), "middle": HASH.replace("$04", "$10")}
+    for user in (*users, "unknown"):
+        found = authenticator.authenticate(request(f"{user}:{user}"), "a", users, lambda: None)
+        until(lambda found=found: found.response is not None)
+    assert costs == dict.fromkeys((*users, "unknown"), 2**12)
 
 
 def test_guessing_costs_a_fifth_of_a_core_at_most_and_a_right_password_no_rest():

@@ -83,6 +83,26 @@ def test_users_are_added_and_removed_without_a_restart_and_a_bad_file_changes_no
         assert fetch(server, user="prometheus:right").status == 401
 
 
+@pytest.mark.parametrize("gone", ["basic_auth_users", "client_allowed_sans", "client_auth_type", "tls_server_config"])
+def test_a_file_that_protects_less_than_before_is_refused_until_a_restart(gone, keys, tmp_path):
+    allowed = "  client_allowed_sans: [localhost]\n"
+    texts = {
+        "basic_auth_users": mutual(keys, allowed),  # cut off after the TLS section
+        "client_allowed_sans": mutual(keys) + USERS,
+        "client_auth_type": tls(keys) + USERS,
+        "tls_server_config": USERS,
+    }
+    web = tmp_path / "web.yml"
+    web.write_text(mutual(keys, allowed) + USERS)
+    config = WebConfigFile(str(web))
+    before = config.current()
+    web.write_text(texts[gone])
+    config.refresh()
+    assert config.current() is before and not config.last_load_successful
+    assert gone in config._error and "restart" in config._error
+    assert gone not in WebConfigFile(str(web)).current().protections
+
+
 def refusals(caplog):
     return [record.getMessage() for record in caplog.records if "web_config_refused" in record.getMessage()]
 
