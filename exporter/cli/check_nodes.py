@@ -24,6 +24,8 @@ FULL_LOOK_SECONDS = 40.0  # until an engine that stopped before the look has bee
 MAX_SECONDS = 3600.0
 MAX_AGE = 15.0  # seconds, and as much ahead; also what the clocks of two nodes may differ by
 _AT_ONCE = 32  # nodes that are asked at the same time
+# Built here and in no thread: two threads that build the decoder of a type at once end the process with SIGSEGV.
+_DECODER = msgspec.json.Decoder(api.NodeDocument)
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -73,7 +75,7 @@ def _ask(url: str, language: Language, timeout: float, credentials: DaemonCreden
             )
         )
         with contextlib.closing(client):
-            document = msgspec.json.decode(client.fetch().body, type=api.NodeDocument)
+            document = _DECODER.decode(client.fetch().body)
     except SourceError as error:
         hint = _HINTS.get(error.reason)
         problem = str(error) + (f"; {hint.in_(language)}" if hint is not None else "")
