@@ -21,7 +21,7 @@ def check(arguments: argparse.Namespace) -> int:
     from exporter.config.lint import config_lint  # noqa: PLC0415
 
     settings = read_settings(arguments.file)
-    hints = [*config_lint(settings), *certificate_hints(settings, time.time())]
+    hints = [*config_lint(settings), *web_hints(settings, time.time())]
     if settings == default(os.environ):
         hints.insert(0, "the file sets nothing, so the defaults apply; shardwatch config --example shows every key")
     lines = [f"valid; {summary(settings)}", *(f"hint: {hint}" for hint in hints)]
@@ -29,18 +29,24 @@ def check(arguments: argparse.Namespace) -> int:
     return OK
 
 
-def certificate_hints(settings: Settings, unix_now: float) -> list[str]:
-    """Return a hint where the endpoint's certificate has expired or soon will."""
+def web_hints(settings: Settings, unix_now: float) -> list[str]:
+    """Return hints at what the web configuration leaves open, and at a certificate that has expired or soon will."""
     if settings.web_config_file is None:
         return []
+    from exporter.config.lint import access_hints  # noqa: PLC0415
     from exporter.http.server.web_config import read_access  # noqa: PLC0415 - most nodes have none
 
-    expires = read_access(settings.web_config_file).certificate_expires
+    access = read_access(settings.web_config_file)
+    hints = access_hints(settings, access.protections)
+    expires = access.certificate_expires
     if expires is None or expires - unix_now >= EXPIRES_SOON:
-        return []
+        return hints
     if expires <= unix_now:
-        return ["web_config_file: the certificate has expired; clients that verify it refuse it"]
-    return [f"web_config_file: the certificate expires in {format_duration(int(expires - unix_now) // 60 * 60)}"]
+        return [*hints, "web_config_file: the certificate has expired; clients that verify it refuse it"]
+    return [
+        *hints,
+        f"web_config_file: the certificate expires in {format_duration(int(expires - unix_now) // 60 * 60)}",
+    ]
 
 
 def summary(settings: Settings) -> str:

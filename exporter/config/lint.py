@@ -6,7 +6,7 @@ here as text; a test compares it with them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -50,13 +50,33 @@ def config_lint(settings: Settings) -> list[str]:
             f"and panels of the shipped {_dashboards(dashboards)} that read {LONGEST} stay empty; remove what is "
             f"longer than {LONGEST} if you use them"
         )
-    if settings.web_config_file is None and settings.listen.host in ("", "0.0.0.0", "::"):
-        hints.append(
-            "listen: everybody who reaches this host can read the endpoint; set web_config_file for TLS and users, "
-            "or listen on one address"
-        )
+    if settings.web_config_file is None:
+        hints += access_hints(settings, ())
     hints += _plain_tokens(settings)
     return hints + [_sparse(window, slow) for window in settings.windows if (slow := _slow(settings, window))]
+
+
+def access_hints(settings: Settings, protections: Collection[str]) -> list[str]:
+    """Return a hint at who can read the endpoint and what passes; ``protections``: keys that the web file sets."""
+    host = settings.listen.host
+    tls, users = "tls_server_config" in protections, "basic_auth_users" in protections
+    if not tls and not users:
+        if host not in ("", "0.0.0.0", "::"):
+            return []
+        if settings.web_config_file is None:
+            remedy = "set web_config_file for TLS and users, or listen on one address"
+        else:
+            remedy = "web_config_file has neither users nor TLS; add them, or listen on one address"
+        return [f"listen: everybody who reaches this host can read the endpoint; {remedy}"]
+    if _is_loopback(host):
+        return []
+    if not tls:
+        return [
+            "web_config_file: passwords pass in clear text, where the network can read them; add tls_server_config"
+        ]
+    if not users and "client_auth_type" not in protections:
+        return ["web_config_file: TLS alone keeps nobody out; add basic_auth_users, or verify client certificates"]
+    return []
 
 
 def _plain_tokens(settings: Settings) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from exporter.catalog.spec import SeriesSet
-from exporter.config.lint import config_lint
+from exporter.config.lint import access_hints, config_lint
 from exporter.config.settings import EngineSettings, Settings
 from exporter.derive.assignment import Assignment
 from exporter.driver.daemon.source import CardSource
@@ -158,6 +158,7 @@ class App:
             from exporter.http.server.web_config import WebConfigFile  # noqa: PLC0415
 
             self.web_config = WebConfigFile(self.settings.web_config_file, notify=self._notify)
+            _log_hints(access_hints(self.settings, self.web_config.current().protections))
             self.web_config.start()
             open_paths = ("/-/healthy", "/-/ready") if self.settings.unauthenticated_health else ()
             self.access = AccessControl(self.web_config.current, open_paths=open_paths)

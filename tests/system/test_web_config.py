@@ -147,6 +147,14 @@ def test_listening_everywhere_without_one_is_hinted_at(start, tmp_path):
     assert any("web_config_file" in line for line in program.log)
 
 
+def test_listening_everywhere_with_one_that_protects_nothing_is_hinted_at(start, tmp_path):
+    (tmp_path / "web.yml").write_text("# nothing yet\n")
+    config = configure(tmp_path, [], extra=f"gpu: {{enabled: false}}\nweb_config_file: {tmp_path}/web.yml\n")
+    config.write_text(config.read_text().replace("listen: 127.0.0.1:0", "listen: 0.0.0.0:0"))
+    program = start(config)
+    until(lambda: any("neither users nor TLS" in line for line in program.log))
+
+
 def test_the_protection_is_named_in_no_log_line(daemon):
     assert daemon.get(user="secret-name:secret-password").status == 401
     assert daemon.get().status == 200

@@ -18,7 +18,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from exporter.cli.config import EXPIRES_SOON, certificate_hints
+from exporter.cli.config import EXPIRES_SOON, web_hints
 from exporter.cli.main import main
 from exporter.config.settings import parse
 from exporter.diagnosis.thresholds import CERTIFICATE_REMAINING
@@ -196,9 +196,9 @@ def test_check_config_hints_at_a_certificate_that_has_expired_or_soon_will(befor
     if not (keys.folder / "soon.pem").exists():
         keys.certificate("soon", "ca", "here", "20200101000000Z", "20480102030405Z")
     (tmp_path / "web.yml").write_text(tls(keys, "soon"))
-    settings = parse(f"web_config_file: {tmp_path / 'web.yml'}\n", "shardwatch.yaml", {})
+    settings = parse(f"listen: 127.0.0.1:0\nweb_config_file: {tmp_path / 'web.yml'}\n", "shardwatch.yaml", {})
     assert EXPIRES_SOON == CERTIFICATE_REMAINING
-    assert certificate_hints(settings, calendar.timegm((2048, 1, 2, 3, 4, 5)) - before) == hint
+    assert web_hints(settings, calendar.timegm((2048, 1, 2, 3, 4, 5)) - before) == hint
 
 
 def test_the_documented_command_makes_a_certificate_that_is_served(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from alerts.registry import groups
 from alerts.tuning import Tuning
 from exporter.catalog.spec import SeriesSet
 from exporter.cli.main import main
-from exporter.config.lint import LONGEST, LONGEST_ONLY, WINDOW_USERS, config_lint
+from exporter.config.lint import LONGEST, LONGEST_ONLY, WINDOW_USERS, access_hints, config_lint
 from exporter.config.settings import Settings, parse
 from exporter.derive.windows import History
 from exporter.model import Economics, LatencySummary, Stage, WindowFigures
@@ -98,9 +98,37 @@ def test_the_default_windows_need_no_advice():
 def test_listening_on_all_addresses_without_access_control_is_hinted_at(tmp_path):
     (hint,) = config_lint(Settings())
     assert hint.startswith("listen: ") and "web_config_file" in hint
+
+
+@pytest.mark.parametrize(
+    ("listen", "protections", "hint"),
+    [
+        ("0.0.0.0:9853", (), "listen: everybody who reaches this host"),
+        ("127.0.0.1:9853", (), None),
+        ("0.0.0.0:9853", ("basic_auth_users",), "web_config_file: passwords pass in clear text"),
+        ("10.0.0.7:9853", ("basic_auth_users",), "web_config_file: passwords pass in clear text"),
+        ("127.0.0.1:9853", ("basic_auth_users",), None),
+        ("0.0.0.0:9853", ("tls_server_config",), "web_config_file: TLS alone keeps nobody out"),
+        ("127.0.0.1:9853", ("tls_server_config",), None),
+        ("0.0.0.0:9853", ("tls_server_config", "client_auth_type"), None),
+        ("0.0.0.0:9853", ("tls_server_config", "basic_auth_users"), None),
+    ],
+)
+def test_what_a_web_configuration_leaves_open_is_hinted_at(listen, protections, hint, tmp_path):
     web = tmp_path / "web.yml"
     web.touch()
-    assert config_lint(parse(f"web_config_file: {web}\n", "test.yaml", {})) == []
+    settings = parse(f"listen: {listen}\nweb_config_file: {web}\n", "test.yaml", {})
+    hints = access_hints(settings, protections)
+    assert len(hints) == (hint is not None) and all(found.startswith(str(hint)) for found in hints)
+
+
+@pytest.mark.parametrize("content", ["", "# nothing yet\n", "basic_auth_users: {}\n"])
+def test_check_config_hints_at_a_web_configuration_that_protects_nothing(content, tmp_path, capsys):
+    (tmp_path / "web.yml").write_text(content)
+    path = tmp_path / "c.yaml"
+    path.write_text("listen: 0.0.0.0:9853\nweb_config_file: web.yml\n")
+    assert main(["check-config", str(path)]) == 0
+    assert "hint: listen: everybody who reaches this host can read the endpoint" in capsys.readouterr().out
 
 
 def test_a_window_that_is_missing_is_named_with_what_it_silences():
