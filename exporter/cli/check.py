@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from exporter.cli import streams
-from exporter.cli.check_nodes import DEFAULT, NODE_SECONDS, Answer, DaemonCredentials, ask_all, own_look
+from exporter.cli.check_nodes import DEFAULT, NODE_SECONDS, Answer, ask_all, credentials_of, own_look
 from exporter.cli.check_text import CRITICAL, SEVERITY_CODE, WARNING, report
 from exporter.cli.exit_codes import OK, UNKNOWN
 from exporter.model.finding import NO_REPLICA_SERVES, Severity, VerdictState
@@ -24,13 +24,7 @@ _UNPRINTABLE = re.compile(r"[^\x20-\x7e\n]")
 def run(arguments: argparse.Namespace) -> int:
     """Print what is wrong and return 0 (well), 1 (warning), 2 (critical) or 3 (unknown)."""
     language = Language(arguments.lang)
-    credentials = DaemonCredentials(
-        ca_file=arguments.ca_file,
-        cert_file=arguments.cert_file,
-        key_file=arguments.key_file,
-        username=arguments.user,
-        password_file=arguments.password_file,
-    )
+    credentials = credentials_of(arguments)
     seconds = NODE_SECONDS if arguments.timeout is None else arguments.timeout
     answers = ask_all(arguments.urls or [DEFAULT], language, seconds, credentials)
     # Some seconds know of no XID of before: a scheduler would resume a node that a daemon drained.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import time
 from collections.abc import Sequence
@@ -48,19 +49,31 @@ class DaemonCredentials(Struct, frozen=True, kw_only=True):
     password_file: str | None
 
 
+def credentials_of(arguments: argparse.Namespace) -> DaemonCredentials:
+    """Return what the command line says about TLS and the user."""
+    return DaemonCredentials(
+        ca_file=arguments.ca_file,
+        cert_file=arguments.cert_file,
+        key_file=arguments.key_file,
+        username=arguments.user,
+        password_file=arguments.password_file,
+    )
+
+
 def ask_all(urls: Sequence[str], language: Language, timeout: float, credentials: DaemonCredentials) -> list[Answer]:
     """Return the answers in the order of the addresses; no node takes longer than ``timeout`` seconds."""
     timeout = min(timeout, MAX_SECONDS)
     with ThreadPoolExecutor(min(_AT_ONCE, len(urls)), thread_name_prefix="check") as pool:
-        return list(pool.map(lambda url: _ask(url, language, timeout, credentials), urls))
+        return list(pool.map(lambda url: ask(url, language, timeout, credentials), urls))
 
 
-def _ask(url: str, language: Language, timeout: float, credentials: DaemonCredentials) -> Answer:
+def ask(url: str, language: Language, timeout: float, credentials: DaemonCredentials) -> Answer:
+    """Return the answer of one node, after at most ``timeout`` seconds; errors are in the answer."""
     from exporter.http.client.client import SessionClient  # noqa: PLC0415 - the own look needs none of it
     from exporter.http.client.target import Target  # noqa: PLC0415
 
     base = url if "://" in url else f"http://{url}"
-    url = printable(_without_userinfo(url))
+    url = shown_address(url)
     try:
         location = f"{base.rstrip('/')}/api/v1/node?lang={language.value}"
         client = SessionClient(
@@ -112,9 +125,10 @@ def _age_problem(node: api.NodeDocument, language: Language, unix_now: float) ->
     return ""
 
 
-def _without_userinfo(url: str) -> str:
+def shown_address(url: str) -> str:
+    """Return an address as it may be printed: without a user, a password or a control character."""
     scheme, separator, rest = url.rpartition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+    return printable(f"{scheme}{separator}{rest.rpartition('@')[2]}")
 
 
 def own_look(language: Language, timeout: float | None) -> Answer:

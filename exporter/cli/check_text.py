@@ -25,7 +25,7 @@ _WORDS = {
     UNKNOWN: Text("UNKNOWN", "未知"),
     OK: Text("OK", "正常"),
 }
-_SEVERITIES = {
+SEVERITY_WORDS = {
     Severity.CRITICAL: _WORDS[CRITICAL],
     Severity.WARNING: _WORDS[WARNING],
     Severity.INFO: Text("INFO", "提示"),
@@ -34,7 +34,7 @@ _COLOURS = {CRITICAL: "31;1", WARNING: "33;1", UNKNOWN: "35;1", OK: "32"}
 _DAY = 86_400.0
 _GIB = 2**30
 
-_Paint = Callable[[str, str], str]
+Paint = Callable[[str, str], str]
 
 
 def report(judged: Sequence[tuple[Answer, int]], language: Language, *, colour: bool) -> Iterator[str]:
@@ -80,7 +80,7 @@ def _cells(answer: Answer, language: Language, unix_now: float) -> list[str]:
     ]
 
 
-def _details(answer: Answer, language: Language, paint: _Paint, unix_now: float) -> Iterator[str]:
+def _details(answer: Answer, language: Language, paint: Paint, unix_now: float) -> Iterator[str]:
     if answer.note:
         yield f"{Text('note', '注意').in_(language)}: {answer.note}"
     node = answer.document
@@ -91,17 +91,18 @@ def _details(answer: Answer, language: Language, paint: _Paint, unix_now: float)
         text = f"{Text('verdict', '判定').in_(language)} {verdict.state.value}: {printable(verdict.detail)}"
         yield f"{text} ({printable(verdict.reason)})" if verdict.reason else text
     for finding in node.findings[:MAX_FINDINGS]:
-        yield from _finding(finding, node, language, paint, unix_now)
+        yield from finding_lines(finding, node, language, paint, unix_now)
     if (more := len(node.findings) - MAX_FINDINGS) > 0:
         yield Text(f"and {more} more findings", f"另有 {more} 个问题").in_(language)
 
 
-def _finding(
-    finding: api.FindingDocument, node: api.NodeDocument, language: Language, paint: _Paint, unix_now: float
+def finding_lines(
+    finding: api.FindingDocument, node: api.NodeDocument, language: Language, paint: Paint, unix_now: float
 ) -> Iterator[str]:
-    word = _SEVERITIES.get(finding.severity, _SEVERITIES[Severity.INFO]).in_(language)
+    """Return a finding as lines: what and since when, its causes, evidence, impact, steps and runbook."""
+    word = SEVERITY_WORDS.get(finding.severity, SEVERITY_WORDS[Severity.INFO]).in_(language)
     colour = _COLOURS[SEVERITY_CODE.get(finding.severity, OK)]
-    since = _since(finding.since, language, unix_now)
+    since = since_text(finding.since, language, unix_now)
     yield f"{paint(colour, word)} {printable(finding.summary)}{f'  {since}' if since else ''}"
     inner = " " * 4
     yield from _causes(finding, language, inner)
@@ -120,7 +121,7 @@ def _finding(
     yield f"{inner}{Text('runbook', '运行手册').in_(language)}: {printable(finding.runbook)}"
 
 
-def _since(since: float | None, language: Language, unix_now: float) -> str:
+def since_text(since: float | None, language: Language, unix_now: float) -> str:
     """Return when a finding began, in this machine's time; "" where that is not known or cannot be."""
     if since is None or not 0 <= since <= unix_now + 1:
         return ""
@@ -208,16 +209,18 @@ def _latency(
 
 
 def _requests(replica: api.ReplicaDocument, language: Language) -> str:
-    def total(quantity: Quantity) -> float | None:
-        values = [rank[quantity.value] for rank in replica.ranks.values() if quantity.value in rank]
-        return sum(values) if values else None
-
-    running, waiting = total(Quantity.REQUESTS_RUNNING), total(Quantity.REQUESTS_WAITING)
+    running, waiting = total(replica, Quantity.REQUESTS_RUNNING), total(replica, Quantity.REQUESTS_WAITING)
     if running is None or waiting is None:
         return ""
     return Text(f"{running:g} running, {waiting:g} waiting", f"{running:g} 个运行中，{waiting:g} 个等待").in_(
         language
     )
+
+
+def total(replica: api.ReplicaDocument, quantity: Quantity) -> float | None:
+    """Return the sum over a replica's ranks; None if none reports it."""
+    values = [rank[quantity.value] for rank in replica.ranks.values() if quantity.value in rank]
+    return sum(values) if values else None
 
 
 def _shares(node: api.NodeDocument, replica: str) -> Iterator[tuple[str, float]]:

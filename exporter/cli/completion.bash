@@ -5,12 +5,13 @@
 #    source ~/.local/share/bash_completion/shardwatch
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_shardwatch_subparsers=(run demo once check check-config config completion alerts dashboards)
+_shtab_shardwatch_subparsers=(run demo once check top check-config config completion alerts dashboards)
 
 _shtab_shardwatch_run_option_strings=(-h --help --config --listen)
 _shtab_shardwatch_demo_option_strings=(-h --help --scenario --listen --seed --fault-at --fault-until --node --list)
 _shtab_shardwatch_once_option_strings=(-h --help --config)
 _shtab_shardwatch_check_option_strings=(-h --help --json --language --lang --timeout --fail-on --ca-file --cert-file --key-file --user --password-file)
+_shtab_shardwatch_top_option_strings=(-h --help --once --interval --timeout --language --lang --ca-file --cert-file --key-file --user --password-file)
 _shtab_shardwatch_check_config_option_strings=(-h --help)
 _shtab_shardwatch_config_option_strings=(-h --help --example --schema --reference)
 _shtab_shardwatch_completion_option_strings=(-h --help)
@@ -24,6 +25,10 @@ _shtab_shardwatch_check___ca_file_COMPGEN=_shtab_compgen_files
 _shtab_shardwatch_check___cert_file_COMPGEN=_shtab_compgen_files
 _shtab_shardwatch_check___key_file_COMPGEN=_shtab_compgen_files
 _shtab_shardwatch_check___password_file_COMPGEN=_shtab_compgen_files
+_shtab_shardwatch_top___ca_file_COMPGEN=_shtab_compgen_files
+_shtab_shardwatch_top___cert_file_COMPGEN=_shtab_compgen_files
+_shtab_shardwatch_top___key_file_COMPGEN=_shtab_compgen_files
+_shtab_shardwatch_top___password_file_COMPGEN=_shtab_compgen_files
 _shtab_shardwatch_check_config_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_shardwatch_alerts___output_COMPGEN=_shtab_compgen_dirs
 _shtab_shardwatch_alerts___thresholds_COMPGEN=_shtab_compgen_files
@@ -35,10 +40,12 @@ _shtab_shardwatch_demo___scenario_choices=(healthy mixed idle pcie oom hang skew
 _shtab_shardwatch_check___language_choices=(en zh)
 _shtab_shardwatch_check___lang_choices=(en zh)
 _shtab_shardwatch_check___fail_on_choices=(warning critical verdict)
+_shtab_shardwatch_top___language_choices=(en zh)
+_shtab_shardwatch_top___lang_choices=(en zh)
 _shtab_shardwatch_completion_pos_0_choices=(bash zsh fish)
 _shtab_shardwatch_alerts___language_choices=(en zh)
 _shtab_shardwatch_dashboards___language_choices=(en zh)
-_shtab_shardwatch_pos_0_choices=(run demo once check check-config config completion alerts dashboards)
+_shtab_shardwatch_pos_0_choices=(run demo once check top check-config config completion alerts dashboards)
 
 _shtab_shardwatch_run__h_nargs=0
 _shtab_shardwatch_run___help_nargs=0
@@ -51,6 +58,10 @@ _shtab_shardwatch_check_pos_0_nargs='*'
 _shtab_shardwatch_check__h_nargs=0
 _shtab_shardwatch_check___help_nargs=0
 _shtab_shardwatch_check___json_nargs=0
+_shtab_shardwatch_top_pos_0_nargs='*'
+_shtab_shardwatch_top__h_nargs=0
+_shtab_shardwatch_top___help_nargs=0
+_shtab_shardwatch_top___once_nargs=0
 _shtab_shardwatch_check_config__h_nargs=0
 _shtab_shardwatch_check_config___help_nargs=0
 _shtab_shardwatch_config__h_nargs=0

@@ -50,8 +50,8 @@ function _shtab_shardwatch_using
   test "$_shtab_shardwatch_cmdpath" = "$argv"
 end
 
-set -g _shtab_shardwatch_commands run demo once check check-config config completion alerts dashboards
-set -g _shtab_shardwatch_opts_with_value --base-url --ca-file --cert-file --config --fail-on --fault-at --fault-until --key-file --lang --language --listen --node --output --password-file --receivers --runbook-url --scenario --seed --thresholds --timeout --traces --user
+set -g _shtab_shardwatch_commands run demo once check top check-config config completion alerts dashboards
+set -g _shtab_shardwatch_opts_with_value --base-url --ca-file --cert-file --config --fail-on --fault-at --fault-until --interval --key-file --lang --language --listen --node --output --password-file --receivers --runbook-url --scenario --seed --thresholds --timeout --traces --user
 
 complete -c shardwatch -e
 complete -c shardwatch -f
@@ -85,6 +85,17 @@ complete -c shardwatch -n '_shtab_shardwatch_using check' -l cert-file -xka "(__
 complete -c shardwatch -n '_shtab_shardwatch_using check' -l key-file -xka "(__fish_complete_path (commandline -ct))" -d 'key of the client certificate (default none)'
 complete -c shardwatch -n '_shtab_shardwatch_using check' -l user -x -d 'user name; needs --password-file (default none)'
 complete -c shardwatch -n '_shtab_shardwatch_using check' -l password-file -xka "(__fish_complete_path (commandline -ct))" -d 'file that holds the user'"'"'s password (default none)'
+complete -c shardwatch -n '_shtab_shardwatch_using; and test $_shtab_shardwatch_npos -eq 0' -a top -d 'show one or many nodes live in a terminal (needs the extra `top`)'
+complete -c shardwatch -n '_shtab_shardwatch_using top' -s h -l help -d 'show this help message and exit'
+complete -c shardwatch -n '_shtab_shardwatch_using top' -l once -d 'print all tables once, as plain text, and exit'
+complete -c shardwatch -n '_shtab_shardwatch_using top' -l interval -x -d 'time between two requests to a node (default 1, at least 0.2)'
+complete -c shardwatch -n '_shtab_shardwatch_using top' -l timeout -x -d 'for each node (default 5)'
+complete -c shardwatch -n '_shtab_shardwatch_using top' -l language -l lang -xka "en zh" -d 'language (default en)'
+complete -c shardwatch -n '_shtab_shardwatch_using top' -l ca-file -xka "(__fish_complete_path (commandline -ct))" -d 'authorities of https:// URLs (default: the system'"'"'s)'
+complete -c shardwatch -n '_shtab_shardwatch_using top' -l cert-file -xka "(__fish_complete_path (commandline -ct))" -d 'client certificate (default none)'
+complete -c shardwatch -n '_shtab_shardwatch_using top' -l key-file -xka "(__fish_complete_path (commandline -ct))" -d 'key of the client certificate (default none)'
+complete -c shardwatch -n '_shtab_shardwatch_using top' -l user -x -d 'user name; needs --password-file (default none)'
+complete -c shardwatch -n '_shtab_shardwatch_using top' -l password-file -xka "(__fish_complete_path (commandline -ct))" -d 'file that holds the user'"'"'s password (default none)'
 complete -c shardwatch -n '_shtab_shardwatch_using; and test $_shtab_shardwatch_npos -eq 0' -a check-config -d 'print every problem of a configuration with its path and line'
 complete -c shardwatch -n '_shtab_shardwatch_using check-config' -s h -l help -d 'show this help message and exit'
 complete -c shardwatch -n '_shtab_shardwatch_using check-config; and test $_shtab_shardwatch_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'YAML configuration'

@@ -19,6 +19,7 @@ _shtab_shardwatch_commands() {
     demo:'run the daemon on a simulated node with eight GPUs and real HTTP engines'
     once:'read everything once and print the metrics'
     run:'run the daemon; without a configuration it finds GPUs and engines by itself'
+    top:'show one or many nodes live in a terminal (needs the extra `top`)'
   )
   _describe 'shardwatch commands' _commands
 }
@@ -133,6 +134,23 @@ _shtab_shardwatch_run_options=(
 # guard to ensure default positional specs are added only once per session
 _shtab_shardwatch_run_defaults_added=0
 
+_shtab_shardwatch_top_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--once[print all tables once, as plain text, and exit]"
+  "--interval[time between two requests to a node (default 1, at least 0.2)]:SECONDS:"
+  "--timeout[for each node (default 5)]:SECONDS:"
+  {--language,--lang}"[language (default en)]:lang:(en zh)"
+  "--ca-file[authorities of https\:\/\/ URLs (default\: the system\'s)]:FILE:_files"
+  "--cert-file[client certificate (default none)]:FILE:_files"
+  "--key-file[key of the client certificate (default none)]:FILE:_files"
+  "--user[user name\; needs --password-file (default none)]:NAME:"
+  "--password-file[file that holds the user\'s password (default none)]:FILE:_files"
+  "(*)::HOST\:PORT or URL of a daemon (default\: this node):"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_shardwatch_top_defaults_added=0
+
 
 _shtab_shardwatch() {
   local context state line curcontext="$curcontext" one_or_more='(*)' remainder='(-)*:' default='*::: :->shardwatch'
@@ -161,6 +179,7 @@ _shtab_shardwatch() {
         demo) _arguments -C -s $_shtab_shardwatch_demo_options ;;
         once) _arguments -C -s $_shtab_shardwatch_once_options ;;
         run) _arguments -C -s $_shtab_shardwatch_run_options ;;
+        top) _arguments -C -s $_shtab_shardwatch_top_options ;;
       esac
   esac
 }

@@ -132,9 +132,7 @@ def _diagnose(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("urls", metavar="URL", nargs="*", help="HOST:PORT or URL of a daemon (default: this node)")
     add("--json", action="store_true", help="print JSON")
-    add(
-        "--language", "--lang", dest="lang", choices=("en", "zh"), default="en", help="language (default %(default)s)"
-    )
+    _language(command)
     add(
         "--timeout",
         type=_seconds,
@@ -147,6 +145,33 @@ def _diagnose(command: argparse.ArgumentParser) -> None:
         default="warning",
         help="lowest severity that fails (default %(default)s); verdict: only a node that should get no jobs",
     )
+    _credentials(command)
+
+
+def _top(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("urls", metavar="URL", nargs="*", help="HOST:PORT or URL of a daemon (default: this node)")
+    add("--once", action="store_true", help="print all tables once, as plain text, and exit")
+    add(
+        "--interval",
+        type=_seconds,
+        default=1.0,
+        metavar="SECONDS",
+        help="time between two requests to a node (default %(default)g, at least 0.2)",
+    )
+    add("--timeout", type=_seconds, default=5.0, metavar="SECONDS", help="for each node (default %(default)g)")
+    _language(command)
+    _credentials(command)
+
+
+def _language(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--language", "--lang", dest="lang", choices=("en", "zh"), default="en", help="language (default %(default)s)"
+    )
+
+
+def _credentials(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
     add("--ca-file", metavar="FILE", help="authorities of https:// URLs (default: the system's)")
     add("--cert-file", metavar="FILE", help="client certificate (default none)")
     add("--key-file", metavar="FILE", help="key of the client certificate (default none)")
@@ -182,6 +207,7 @@ COMMANDS: Mapping[str, Command] = {
     "demo": Command(texts.DEMO, _demo, "exporter.cli.demo:run"),
     "once": Command(texts.ONCE, _once, "exporter.cli.once:run"),
     "check": Command(texts.DIAGNOSE, _diagnose, "exporter.cli.check:run"),
+    "top": Command(texts.TOP, _top, "exporter.cli.top:run"),
     "check-config": Command(texts.CHECK, _check, "exporter.cli.config:check"),
     "config": Command(texts.CONFIG, _config, "exporter.cli.config:show"),
     "completion": Command(texts.COMPLETION, _completion, "exporter.cli.config:completion"),

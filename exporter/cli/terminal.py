@@ -33,6 +33,19 @@ def width(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
+def shortened(text: str, columns: int) -> str:
+    """Return the text, cut with an ellipsis where it takes more columns."""
+    if width(text) <= columns:
+        return text
+    taken, kept = 1, []
+    for letter in text:
+        taken += width(letter)
+        if taken > columns:
+            break
+        kept.append(letter)
+    return f"{''.join(kept)}…"
+
+
 def duration(seconds: float, language: Language) -> str:
     """Return a duration in its largest unit, such as 5 min."""
     size, unit = next(unit for unit in _UNITS if seconds >= 2 * unit[0])

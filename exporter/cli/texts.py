@@ -137,6 +137,27 @@ DIAGNOSE = CommandHelp(
     ),
 )
 
+TOP = CommandHelp(
+    summary="show one or many nodes live in a terminal (needs the extra `top`)",
+    description=(
+        "Show the findings, GPUs, replicas and nodes of the daemons at the given addresses, and keep them current: "
+        "sort, filter, and read the cause and the next step of what is selected.  The key ? lists the keys.  Without "
+        "an address the daemon on this node is asked.  --once works without the extra."
+    ),
+    examples=(
+        ("shardwatch top", "this node"),
+        ("shardwatch top node1:9853 node2:9853", "two nodes"),
+        ("shardwatch top --once node1:9853", "the tables as plain text"),
+    ),
+    files=(("FILE", "PEM certificates and keys, and a password in plain text; each is only read"),),
+    environment=(("NO_COLOR", "no colours"),),
+    exit_codes=(
+        ("0", "ended by q or Ctrl-C; with --once, every node answered"),
+        ("1", "with --once, a node did not answer or its data are not of now; or standard output cannot be written"),
+        ("2", "invalid usage, no terminal, or the extra is not installed"),
+    ),
+)
+
 CHECK = CommandHelp(
     summary="print every problem of a configuration with its path and line",
     description=(

@@ -126,7 +126,7 @@ class Tables:
             ),
             PageCell(values.percent(hits), curve=curve("hit_ratio", top=1.0)),
             PageCell(values.percent(kv_usage(replica)), curve=curve("kv", top=1.0)),
-            PageCell(values.percent(error_ratio), level=_error_level(error_ratio)),
+            PageCell(values.percent(error_ratio), level=error_level(error_ratio)),
             PageCell(values.count(tokens), curve=curve("tokens")),
             self._cost(replica),
             self._replica_gpus(replica),
@@ -153,7 +153,7 @@ class Tables:
         labels = [self._labels[uuid] for uuid in uuids if uuid in self._labels]
         path = self._paths.get(replica.name, "")
         why = self._snapshot.daemon.unassigned.get(replica.name, "")
-        return PageCell(_ranges(labels) or ABSENT, clean(path or why.replace("_", " ")))
+        return PageCell(values.ranges(labels) or ABSENT, clean(path or why.replace("_", " ")))
 
     def ranks(self) -> PageTable:
         """Return one row for each rank of the replicas that have several."""
@@ -185,7 +185,7 @@ class Tables:
                 key=f"rank-{replica.name}-{name}",
                 cells=(
                     PageCell(clean(name), clean(replica.name)),
-                    PageCell(_ranges([self._labels[uuid] for uuid in uuids if uuid in self._labels]) or ABSENT),
+                    PageCell(values.ranges([self._labels[uuid] for uuid in uuids if uuid in self._labels]) or ABSENT),
                     PageCell(values.count(running), bar=running / top if running is not None and top else None),
                     PageCell(values.count(numbers.get(Quantity.REQUESTS_WAITING))),
                     PageCell(values.percent(numbers.get(Quantity.KV_CACHE_USAGE))),
@@ -498,20 +498,8 @@ class Tables:
         )
 
 
-def _error_level(ratio: float | None) -> Level:
+def error_level(ratio: float | None) -> Level:
+    """Return the mark of a ratio of failed requests."""
     if ratio is None or ratio < limit.ERROR_RATIO_WARNING:
         return Level.NONE
     return Level.CRITICAL if ratio >= limit.ERROR_RATIO_CRITICAL else Level.WARNING
-
-
-def _ranges(labels: list[str]) -> str:
-    """Return GPU numbers, four or more in a row as a range: 0–7; anything else one by one."""
-    out: list[str] = []
-    run: list[str] = []
-    for label in [*sorted(labels, key=lambda label: (len(label), label)), ""]:
-        if run and label.isdigit() and run[-1].isdigit() and int(label) == int(run[-1]) + 1:
-            run.append(label)
-            continue
-        out += [f"{run[0]}–{run[-1]}"] if len(run) >= 4 else run
-        run = [label] if label else []
-    return clean(" ".join(out))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from exporter.model.finding import Evidence
 from exporter.model.text import Language, Text
@@ -84,3 +84,20 @@ _UNITS: Mapping[str, Callable[[float], str]] = {
     "watts": lambda value: unit(value, "W"),
     "seconds": seconds,
 }
+
+
+def ranges(labels: Iterable[str]) -> str:
+    """Return GPU numbers, four or more in a row as a range: 0–7; anything else one by one."""
+    out: list[str] = []
+    run: list[str] = []
+    for label in [*sorted(labels, key=lambda label: (len(label), label)), ""]:
+        if run and _is_number(label) and _is_number(run[-1]) and int(label) == int(run[-1]) + 1:
+            run.append(label)
+            continue
+        out += [f"{run[0]}–{run[-1]}"] if len(run) >= 4 else run
+        run = [label] if label else []
+    return clean(" ".join(out))
+
+
+def _is_number(label: str) -> bool:
+    return label.isdecimal() and len(label) <= 6

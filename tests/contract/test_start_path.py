@@ -15,8 +15,8 @@ LATER = (
     "exporter.driver.worker", "exporter.gateways.interpreter", "exporter.promql", "exporter.render.dcgm.query",
     "exporter.simulate", "exporter.sources.discovery.file_sd", "exporter.sources.discovery.http_sd",
     "exporter.sources.discovery.kubernetes", "exporter.sources.discovery.ray", "grafanalib", "http.client",
-    "importlib.metadata", "jsonschema", "prometheus_client", "pynvml", "requests", "ssl", "tomllib", "urllib.request",
-    "urllib3",
+    "importlib.metadata", "jsonschema", "prometheus_client", "pynvml", "requests", "rich", "ssl", "textual", "tomllib",
+    "urllib.request", "urllib3",
 )  # fmt: skip
 
 START = """

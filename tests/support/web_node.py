@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 
 from exporter.config.settings import CostSettings
 from exporter.http.server.api import Api
@@ -11,7 +12,8 @@ from exporter.http.server.routes import routes
 from exporter.http.server.web_page import WebPage
 from exporter.model import EngineReading, GpuAssignment, GpuLabels, Outcome, Quantity, Signal, Topology
 from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind, Verdict, Verdicts, VerdictState
-from exporter.model.text import Text
+from exporter.model.text import Language, Text
+from exporter.render.api import node as node_document
 from exporter.web.history import POINTS, STEP, NodeHistory
 from tests.support.builders import card, replica, snapshot
 from tests.support.records import replace
@@ -28,6 +30,17 @@ def lived(scenario, seconds=240, **options):
     for _ in node.live(seconds):
         history.update(node.publisher.snapshot)
     return node.publisher.snapshot, history
+
+
+@functools.cache
+def served(scenario, language=Language.ENGLISH):
+    """Return what /api/v1/node answers at the end of a scenario."""
+    return node_document(_last_snapshot(scenario), language)
+
+
+@functools.cache
+def _last_snapshot(scenario):
+    return lived(scenario)[0]
 
 
 class _NoPages:

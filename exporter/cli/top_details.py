@@ -1,0 +1,150 @@
+"""What ``shardwatch top`` says about the selected row, in lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from exporter.cli.check_text import finding_lines
+from exporter.cli.terminal import duration, painter, printable
+from exporter.cli.top_model import NodeState, TopRow
+from exporter.cli.top_rows import freshness, latency, short_name, signals_of, throttle_reasons
+from exporter.model import Signal, Stage
+from exporter.model.finding import VerdictState
+from exporter.model.text import Language, Text
+from exporter.render import api
+from exporter.web import values
+
+MAX_LINES = 200
+MAX_FINDINGS = 8
+_PLAIN = painter(enabled=False)
+
+
+def details(row: TopRow, state: NodeState, language: Language, unix_now: float) -> list[str]:
+    """Return the lines about a row, with the findings that name its subject."""
+    lines: list[str] = []
+    if state.problem or row.subject is None:
+        lines.append(f"{short_name(state)}: {freshness(state, language, unix_now)}")
+    node = state.document
+    if node is None:
+        return lines
+    for line in _lines(row, node, language, unix_now):
+        lines.append(line)
+        if len(lines) == MAX_LINES:
+            break
+    return lines
+
+
+def _lines(row: TopRow, node: api.NodeDocument, language: Language, unix_now: float) -> Iterator[str]:
+    subject = row.subject
+    if isinstance(subject, api.FindingDocument):
+        yield from finding_lines(subject, node, language, _PLAIN, unix_now)
+        return
+    if isinstance(subject, api.GpuDocument):
+        yield from _gpu(subject, language, unix_now)
+        name = subject.uuid
+    elif isinstance(subject, api.ReplicaDocument):
+        yield from _replica(subject, language)
+        name = subject.replica
+    else:
+        yield from _node(node, language)
+        name = ""
+    concerning = [finding for finding in node.findings if not name or _names(finding, name)]
+    for finding in concerning[:MAX_FINDINGS]:
+        yield from finding_lines(finding, node, language, _PLAIN, unix_now)
+
+
+def _names(finding: api.FindingDocument, name: str, depth: int = 0) -> bool:
+    if name in (finding.subject, finding.replica):
+        return True
+    return depth < 4 and any(_names(cause, name, depth + 1) for cause in finding.causes[:12])
+
+
+def _verdict(verdict: api.VerdictDocument, language: Language) -> str:
+    if verdict.state is VerdictState.SERVE:
+        return ""
+    why = printable(verdict.detail or verdict.reason)
+    return f"{Text('verdict', '判定').in_(language)} {verdict.state.value}: {why}"
+
+
+def _joined(*parts: str) -> Iterator[str]:
+    if line := "  ".join(part for part in parts if part):
+        yield line
+
+
+def _pair(name: Text, value: str, of: str, language: Language) -> str:
+    """Return a named value and its limit; "" without the value."""
+    if value == values.ABSENT:
+        return ""
+    return f"{name.in_(language)} {value}" + ("" if of == values.ABSENT else f" / {of}")
+
+
+def _gpu(gpu: api.GpuDocument, language: Language, unix_now: float) -> Iterator[str]:
+    signals = signals_of(gpu)
+
+    def read(name: Text, signal: Signal, unit: str, scale: float = 1.0, of: Signal | None = None) -> str:
+        most = values.ABSENT if of is None else values.unit(signals.get(of), unit, scale)
+        return _pair(name, values.unit(signals.get(signal), unit, scale), most, language)
+
+    def ratio(name: Text, signal: Signal) -> str:
+        return _pair(name, values.percent(signals.get(signal)), values.ABSENT, language)
+
+    yield from _joined(
+        f"GPU {printable(gpu.gpu)}", printable(gpu.name), printable(gpu.pci_bus_id), printable(gpu.uuid),
+        printable(" ".join(gpu.replicas[:8])),
+    )  # fmt: skip
+    yield from _joined(_verdict(gpu.verdict, language), "" if gpu.up else printable(gpu.reason))
+    used, whole = (values.gibibytes(signals.get(signal)) for signal in (Signal.MEMORY_USED, Signal.MEMORY_TOTAL))
+    holders = (f"pid {printable(pid)} {values.gibibytes(size)}" for pid, size in list(gpu.processes.items())[:8])
+    yield from _joined(_pair(Text("memory", "显存"), used, whole, language), *holders)
+    yield from _joined(
+        ratio(Text("utilization", "利用率"), Signal.UTILIZATION),
+        ratio(Text("SM active", "SM 活跃"), Signal.SM_ACTIVE),
+        ratio(Text("tensor active", "Tensor 活跃"), Signal.TENSOR_ACTIVE),
+        ratio(Text("DRAM active", "DRAM 活跃"), Signal.DRAM_ACTIVE),
+    )
+    yield from _joined(
+        read(Text("temperature", "温度"), Signal.TEMPERATURE_GPU, "°C", of=Signal.TEMPERATURE_LIMIT_SLOWDOWN),
+        read(Text("power", "功耗"), Signal.POWER, "W", of=Signal.POWER_LIMIT),
+        read(Text("SM clock", "SM 时钟"), Signal.CLOCK_SM, "MHz", 1e-6, of=Signal.CLOCK_MAX_SM),
+        _pair(Text("throttle", "降频"), throttle_reasons(gpu, language) or values.ABSENT, values.ABSENT, language),
+    )
+    yield from _joined(*(_xid(xid, language, unix_now) for xid in gpu.xids[:8]))
+
+
+def _xid(xid: api.XidDocument, language: Language, unix_now: float) -> str:
+    text = f"XID {printable(xid.xid)} ×{xid.count}"
+    if xid.last is None:
+        return text
+    ago = Text("{} ago", "{}前").in_(language)
+    return f"{text} {ago.format(duration(max(0.0, unix_now - xid.last), language))}"
+
+
+def _replica(replica: api.ReplicaDocument, language: Language) -> Iterator[str]:
+    yield from _joined(
+        printable(replica.replica), printable(f"{replica.engine} {replica.version}".strip()), printable(replica.model)
+    )
+    yield from _joined(_verdict(replica.verdict, language), "" if replica.up else printable(replica.reason))
+    for stage in Stage:
+        quantiles = [(name, latency(replica, stage, name)) for name in ("0.5", "0.95", "0.99")]
+        shown = [f"p{float(name) * 100:g} {values.seconds(value)}" for name, value in quantiles if value is not None]
+        yield from _joined(*([stage.value.replace("_", " "), *shown] if shown else []))
+    ranks = replica.ranks if len(replica.ranks) > 1 else {}
+    for rank, numbers in list(ranks.items())[:64]:
+        shown = [f"{printable(name).replace('_', ' ')} {value:g}" for name, value in list(numbers.items())[:6]]
+        yield from _joined(f"rank {printable(rank)}", *shown)
+
+
+def _node(node: api.NodeDocument, language: Language) -> Iterator[str]:
+    models = sorted({printable(gpu.name) for gpu in node.gpus if gpu.name})[:4]
+    driver = printable(node.driver.get("driver_version", ""))
+    yield from _joined(f"Shardwatch {printable(node.version)}", *models, f"driver {driver}" if driver else "")
+    yield from _joined(_verdict(node.verdict, language))
+    down = [f"{printable(source.source)} ({printable(source.reason)})" for source in node.sources if not source.up]
+    yield from _joined(Text("sources down:", "异常数据源：").in_(language) if down else "", *down[:16])
+    for gateway in node.gateways[:8]:
+        shares = (
+            f"{printable(backend.replica or backend.backend)} {values.percent(backend.share)}"
+            for backend in gateway.backends[:16]
+            if backend.share is not None
+        )
+        yield from _joined(f"{Text('gateway', '网关').in_(language)} {printable(gateway.gateway)}", *shares)
