@@ -51,7 +51,10 @@ def run(arguments: argparse.Namespace) -> int:
         urls, lambda url: ask(url, language, timeout, credentials), max(MIN_INTERVAL, arguments.interval)
     )
     nodes.start()
-    return TopApp(lambda: nodes.states, language).run() or OK
+    try:
+        return TopApp(lambda: nodes.states, language).run() or OK
+    finally:
+        nodes.stop()
 
 
 def plain(shown: Sequence[TopTable]) -> Iterator[str]:
@@ -74,6 +77,7 @@ class PolledNodes:
 
     def __init__(self, urls: Sequence[str], ask_node: Ask, interval: float) -> None:
         self._urls, self._ask, self._interval = urls, ask_node, interval
+        self._stopped = threading.Event()
         self._states = [NodeState(name=shown_address(url)) for url in urls]
 
     @property
@@ -82,15 +86,20 @@ class PolledNodes:
         return tuple(self._states)
 
     def start(self) -> None:
-        """Ask until the process ends: the threads keep nothing from ending."""
+        """Ask until stopped; a thread that waits for an answer does not keep the process from ending."""
         for number in range(len(self._urls)):
             threading.Thread(target=self._poll, args=(number,), name=f"top-{number}", daemon=True).start()
 
+    def stop(self) -> None:
+        """Ask no more; waits for nothing."""
+        self._stopped.set()
+
     def _poll(self, number: int) -> None:
-        while True:
+        rest = 0.0
+        while not self._stopped.wait(rest):
             started = time.monotonic()
             self.ask_one(number)
-            time.sleep(max(MIN_INTERVAL, self._interval - (time.monotonic() - started)))
+            rest = max(MIN_INTERVAL, self._interval - (time.monotonic() - started))
 
     def ask_one(self, number: int) -> None:
         """Ask one node and keep its answer; what cannot be expected is a problem of that node."""

@@ -37,12 +37,17 @@ README_LINES = 150
 END_TO_END = "system/test_end_to_end.py"
 CHECK = "system/test_check.py"
 ALERTMANAGER = "unit/alerts/test_alertmanager.py"
+TOP = "unit/cli/test_top.py"
 # Commands that another test runs: its source, with the fixtures and helpers that it uses, holds their words.
 ELSEWHERE = {
     "shardwatch check": f"{CHECK}::test_without_a_daemon_the_node_is_read",
     "shardwatch check node1:9853 node2:9853": f"{CHECK}::test_many_nodes_have_a_line_each_and_one_that_is_away_is_unknown",
     "shardwatch check --json --fail-on critical": f"{CHECK}::test_a_fault_is_an_exit_code_and_json",
     "shardwatch check --ca-file ca.pem --user prometheus --password-file password https://node1:9853": "component/http/test_web_config.py::test_check_asks_a_protected_daemon",
+    "pipx install 'shardwatch[top]'": f"{TOP}::test_without_the_extra_one_line_says_how_to_install_it",
+    "shardwatch top": f"{TOP}::test_in_a_terminal_it_shows_the_nodes_until_the_user_quits",
+    "shardwatch top node1:9853 node2:9853": f"{TOP}::test_in_a_terminal_it_shows_the_nodes_until_the_user_quits",
+    "shardwatch top --once node1:9853": f"{TOP}::test_once_prints_the_tables_as_agreed",
     "shardwatch run": f"{END_TO_END}::test_without_driver_and_engines_it_runs_and_says_so",
     "shardwatch run --config shardwatch.yaml": f"{END_TO_END}::test_sighup_adopts_a_good_configuration_and_refuses_a_bad_one_whole",
     "pipx install .": "system/test_release.py::test_the_wheel_says_its_version",

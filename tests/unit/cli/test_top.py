@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 
 import msgspec
@@ -11,6 +12,7 @@ from exporter.cli import check_nodes, top
 from exporter.cli.check_nodes import Answer
 from exporter.cli.main import main
 from exporter.cli.terminal import shortened, width
+from exporter.cli.top_app import TopApp
 from exporter.cli.top_details import details
 from exporter.cli.top_model import NodeState, fit, select, updated
 from exporter.cli.top_rows import freshness, tables
@@ -19,6 +21,7 @@ from exporter.model.finding import VerdictState
 from exporter.model.text import Language
 from exporter.render import api
 from exporter.web import values
+from tests.support.waiting import until
 from tests.support.web_node import big_node, malicious_snapshot, served
 
 MALICIOUS = "[red]x[/red]\x1b[2J\r\n\u202eevil\u2066\x00[@click=app.quit]中文\U0001f600" + "y" * 10_000
@@ -212,9 +215,21 @@ def test_once_fails_if_a_node_does_not_answer_and_still_prints_the_rest(monkeypa
 def test_without_the_extra_one_line_says_how_to_install_it(monkeypatch, capsys):
     monkeypatch.setattr(top.importlib.util, "find_spec", lambda name: None)
     assert main(["top"]) == 2
-    assert capsys.readouterr().err == (
-        "shardwatch top needs the extra: pipx install 'shardwatch[top]' (shardwatch top --once works without it)\n"
-    )
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("shardwatch top needs the extra: pipx install ")
+    assert "shardwatch[top]" in line and "shardwatch top --once works without it" in line
+
+
+@pytest.mark.parametrize("urls", [[], ["node1:9853", "node2:9853"]])
+def test_in_a_terminal_it_shows_the_nodes_until_the_user_quits(urls, monkeypatch):
+    shown = []
+    terminal = SimpleNamespace(isatty=lambda: True)
+    for name in ("stdin", "stdout", "__stderr__"):
+        monkeypatch.setattr(top.sys, name, terminal)
+    monkeypatch.setattr(top.PolledNodes, "start", lambda nodes: shown.extend(state.name for state in nodes.states))
+    monkeypatch.setattr(TopApp, "run", lambda app: None)
+    assert main(["top", *urls]) == 0
+    assert shown == (urls or ["http://127.0.0.1:9853"])
 
 
 def test_without_a_terminal_it_names_once(capsys):
@@ -243,6 +258,25 @@ def test_a_node_whose_question_fails_in_an_unexpected_way_is_a_problem_of_that_n
     bad, good = nodes.states
     assert bad.problem == "ValueError: surprise" and bad.document is None
     assert good.document is node and "s3cret" not in good.name
+
+
+def test_a_node_that_does_not_answer_delays_no_other():
+    node, release = served("healthy"), threading.Event()
+
+    def ask(url):
+        assert url == "fast" or release.wait(60)
+        return Answer(url=url, document=node)
+
+    nodes = top.PolledNodes(["slow", "fast"], ask, 0.0)
+    nodes.start()
+    try:
+        until(lambda: nodes.states[1].is_asked)
+        assert not nodes.states[0].is_asked
+        release.set()
+        until(lambda: nodes.states[0].is_asked)
+    finally:
+        release.set()
+        nodes.stop()
 
 
 def test_a_drained_node_shows_its_verdict():
