@@ -23,7 +23,8 @@ from exporter.sources.processes.program import is_mps, is_relay, is_shared
 _DESCRIPTORS = 4096  # a process; a listening socket is opened early, so its number is low
 _LINKS = 65_536  # all processes of one call
 _DEPTH = 128  # generations
-_ANY = ("0.0.0.0", "::")
+_LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # of a socket that is bound to every address
+_LINK_LOCAL = ("169.254.", "fe8", "fe9", "fea", "feb")
 
 _T = TypeVar("_T")
 
@@ -188,25 +189,31 @@ class ProcessReader:
     def reachable(self, process: Process, address: str) -> str | None:
         """Return the host under which the daemon reaches a socket that a process has bound to ``address``.
 
-        Anybody may enter a network namespace of their own and have any address there, which in the daemon's is
-        another's: a metadata service, say.  Without privileges that takes a user namespace of their own, and the
-        kernel keeps which user namespace owns a network namespace.  So another one counts only where that is the
-        daemon's, as with those that a container runtime of root creates, and there only an address that it has
-        (anybody may bind others, with ``IP_FREEBIND``), never one of this host, or a link-local one.
+        Anybody may bind an address that is another's (``IP_FREEBIND``): a metadata service's, say.  So only an
+        address counts that the namespace has, and no link-local one.
+
+        Anybody may also enter a network namespace of their own and have any address there.  Without privileges that
+        takes a user namespace of their own, and the kernel keeps which user namespace owns a network namespace.  So
+        another one counts only where that is the daemon's, as with those that a container runtime of root creates,
+        and there no address of this host.
         """
         space = process.netns
         if space == self.home:
-            return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)
-        host = self._address_in(space, address)
-        if host is None or host in self.addresses.get(self.home, ()) or host.startswith(("169.254.", "fe80:")):
+            host = _LOOPBACK_OF.get(address, address)
+            is_own = procfs.is_loopback(host) or host in self.addresses.get(space, ())
+            return host if is_own and not host.startswith(_LINK_LOCAL) else None
+        host_in_space = self._address_in(space, address)
+        if host_in_space is None or host_in_space in self.addresses.get(self.home, ()):
+            return None
+        if host_in_space.startswith(_LINK_LOCAL):
             return None
         owner = procfs.user_namespace(self.root, process.pid, "net")
         is_of_runtime = owner != 0 and owner == procfs.user_namespace(self.root, "self", "net")
-        return host if is_of_runtime and self.netns(process.pid) == space else None
+        return host_in_space if is_of_runtime and self.netns(process.pid) == space else None
 
     def _address_in(self, space: int, address: str) -> str | None:
         own = self.addresses.get(space, frozenset())
-        if address not in _ANY:
+        if address not in _LOOPBACK_OF:
             return address if address in own else None
         numeric = sorted(host for host in own if host[:1].isdigit() and ":" not in host)
         return numeric[0] if numeric else None

@@ -12,6 +12,15 @@ import pytest
 
 from tests.support.processes import listening_engines
 
+LISTENER = """
+import socket, sys, time
+server = socket.socket()
+server.setsockopt(socket.IPPROTO_IP, 15, 1)  # IP_FREEBIND: no privilege needed
+server.bind((sys.argv[2], 0))
+server.listen()
+print("ready", flush=True)
+time.sleep(600)
+"""
 # Takes an address on the loopback interface of its namespace, as root of it may, and listens on another or the same.
 SERVER = """
 import fcntl, socket, struct, sys, time
@@ -61,3 +70,19 @@ def test_a_network_namespace_that_root_created_names_the_addresses_it_has(tmp_pa
         assert addresses(pid) == ["198.51.100.7"]
     with engine(tmp_path, ["--net"], "198.51.100.7", "203.0.113.9") as pid:
         assert addresses(pid) == []
+
+
+@pytest.mark.parametrize(("bound", "hosts"), [("198.51.100.7", []), ("127.0.0.1", ["127.0.0.1"])])
+def test_in_the_daemons_network_namespace_a_foreign_address_is_not_requested(
+    tmp_path: Path, bound: str, hosts: list[str]
+) -> None:
+    script = tmp_path / "vllm"
+    script.write_text(LISTENER)
+    command = [sys.executable, str(script), "serve", bound]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            assert addresses(process.pid) == hosts
+        finally:
+            process.kill()

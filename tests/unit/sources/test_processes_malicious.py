@@ -217,6 +217,23 @@ def test_a_network_namespace_of_its_own_names_no_address_to_request(
     assert [engine.host for engine in engines] == ["172.17.0.3"]
 
 
+@pytest.mark.parametrize(
+    ("bound", "host"),
+    [
+        ("198.51.100.7", None), ("169.254.169.254", None), ("2001:db8::7", None), ("fe80::7", None),
+        ("192.0.2.1", "192.0.2.1"), ("0.0.0.0", "127.0.0.1"), ("::", "::1"), ("127.0.0.9", "127.0.0.9"),
+    ],
+)  # fmt: skip
+def test_in_the_daemons_network_namespace_only_its_own_addresses_are_requested(
+    node: FakeProc, bound: str, host: str | None
+) -> None:
+    """Anybody may bind a foreign address with IP_FREEBIND; the request would go to whoever has it."""
+    node.address(HOST_NET, "192.0.2.1", "169.254.169.254", "fe80::7")  # clouds' hosts have a link-local address, too
+    node.add(100, 1, ["vllm", "serve", "m"], listens=[(bound, 8000)])
+    found = [engine.host for engine in listening_engines(root=str(node.root))]
+    assert found == ([host] if host else [])
+
+
 def test_a_process_that_leaves_its_network_namespace_meanwhile_lends_it_no_address(
     node: FakeProc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
