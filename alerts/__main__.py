@@ -133,7 +133,7 @@ def _report(wanted: Mapping[Path, str], output: Path) -> int:
 
 def _write(wanted: Mapping[Path, str], output: Path) -> None:
     for path, text in wanted.items():
-        write_text(output / path, text)
+        write_text(output, path, text)
 
 
 def _link_hints(tuning: Tuning) -> Iterator[str]:

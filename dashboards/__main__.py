@@ -19,7 +19,7 @@ from alerts.tuning import load
 from dashboards import active_tuning, differences
 from dashboards.errors import DashboardError
 from dashboards.trace_links import JAEGER_URL, with_jaeger_url
-from exporter.config.output_files import read_text, write_text
+from exporter.config.output_files import read_text, remove, write_text
 from exporter.errors import SettingsError
 from exporter.model.text import Language
 
@@ -132,9 +132,9 @@ def _build(arguments: argparse.Namespace, prog: str, make: Callable[[Language, s
         return _report(arguments.output, wanted, stale, prog)
     try:
         for path in stale:
-            os.remove(path)
+            remove(arguments.output, os.path.relpath(path, arguments.output))
         for path, text in wanted.items():
-            write_text(os.path.join(arguments.output, path), text)
+            write_text(arguments.output, path, text)
     except OSError as error:
         print(f"{prog}: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
         return 1

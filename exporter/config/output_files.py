@@ -7,6 +7,9 @@ import errno
 import os
 import secrets
 import stat
+from collections.abc import Iterator
+
+from exporter.config.files import open_if_regular, read_bytes
 
 MAX_BYTES = 16 << 20
 
@@ -18,41 +21,81 @@ def read_text(path: str | os.PathLike[str]) -> str | None:
     more than 16 MiB, and UnicodeDecodeError for what is not UTF-8.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open_if_regular(os.fspath(path)) as file:
+            return read_bytes(file, MAX_BYTES).decode()
     except FileNotFoundError:
         return None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "is not a regular file", os.fspath(path))
-    with open(descriptor, "rb") as file:
-        content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), os.fspath(path))
-    return content.decode()
-
-
-def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Replace a file by ``text`` in UTF-8, and create its directories; raise OSError, which leaves it as it was.
-
-    A reader, or a full disk, never sees half of it.  A symbolic link at ``path`` is replaced, not followed: whoever
-    may write to the directory must not choose what this user overwrites.
-    """
-    path = os.fspath(path)
-    folder = os.path.dirname(path) or os.curdir
-    os.makedirs(folder, exist_ok=True)
-    if os.path.isdir(path):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    temporary = os.path.join(folder, f".{os.path.basename(path)}.{secrets.token_hex(4)}")
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(descriptor)
-        os.replace(temporary, path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        if isinstance(error, OSError):
-            raise OSError(error.errno, error.strerror, path) from None  # the name that the user knows
+    except OSError as error:
+        error.filename = os.fspath(path)
         raise
+
+
+def write_text(output: str | os.PathLike[str], path: str | os.PathLike[str], text: str) -> None:
+    """Replace the file ``path``, relative to the directory ``output``, by ``text`` in UTF-8; create its directories.
+
+    Raise OSError, which leaves the file as it was.  A reader, or a full disk, never sees half of it.  ``output`` may
+    be a symbolic link.  Below it a link to a directory is an error, and one at ``path`` is replaced: whoever may
+    write to the directory must not choose what this user overwrites.
+    """
+    os.makedirs(output, exist_ok=True)
+    with _parent(output, path, create=True) as (folder, name):
+        if _is_directory(folder, name):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        temporary = f".{name}.{secrets.token_hex(4)}"
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(temporary, flags, 0o644, dir_fd=folder)
+            with open(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(descriptor)
+            os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=folder)
+            raise
+
+
+def remove(output: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
+    """Remove the file ``path``, relative to the directory ``output``; raise OSError, as ``write_text`` does."""
+    with _parent(output, path) as (folder, name):
+        os.unlink(name, dir_fd=folder)
+
+
+@contextlib.contextmanager
+def _parent(
+    output: str | os.PathLike[str], path: str | os.PathLike[str], *, create: bool = False
+) -> Iterator[tuple[int, str]]:
+    """Yield the directory that holds ``path``, opened without following links below ``output``, and the file's name.
+
+    An OSError inside, too, names the place as the user knows it.
+    """
+    *folders, name = os.fspath(path).split(os.sep)
+    at, flags = os.fspath(output), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    descriptor = -1
+    try:
+        descriptor = os.open(at, flags)
+        for folder in folders:
+            at = os.path.join(at, folder)
+            if create:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(folder, dir_fd=descriptor)
+            below = os.open(folder, flags | os.O_NOFOLLOW, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = below
+        at = os.path.join(at, name)
+        yield descriptor, name
+    except OSError as error:
+        is_link = error.errno in {errno.ELOOP, errno.ENOTDIR} and os.path.islink(at)
+        why = "is a symbolic link, which is not followed" if is_link else error.strerror
+        raise OSError(error.errno, why, at) from None
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _is_directory(folder: int, name: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return False
