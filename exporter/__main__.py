@@ -3,6 +3,8 @@
 import os
 import sys
 
+from exporter.cli.exit_codes import FAILED, UNKNOWN
+
 
 def drop_working_directory() -> None:
     """Remove the working directory, which ``python -m`` puts first, from the import path.
@@ -25,6 +27,11 @@ def main() -> int:
     """Run the command line of this process; return the exit code."""
     drop_inspect_mode()
     drop_working_directory()
+    from exporter.cli.import_path import untrusted_import  # noqa: PLC0415 - imports nothing
+
+    if error := untrusted_import():
+        print(f"shardwatch: {error}", file=sys.stderr)
+        return UNKNOWN if sys.argv[1:2] == ["check"] else FAILED
     from exporter.cli import signals  # noqa: PLC0415
 
     signals.install_early_handlers(sys.argv[1:])  # before the imports of the next line

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from exporter import __version__
 from exporter.cli import signals, streams
 from exporter.cli.exit_codes import OK
-from exporter.cli.import_path import check_import_path
 from exporter.cli.setup import log_to_stderr, read_settings
 from exporter.config.settings import Settings
 from exporter.errors import ListenError, OutputError, SettingsError
@@ -40,7 +39,6 @@ def run(arguments: argparse.Namespace) -> int:
     def read() -> Settings:
         return read_settings(arguments.config, arguments.listen)
 
-    check_import_path()
     settings = read()
     log_to_stderr(settings.log)
     manager = ServiceManager(os.environ)

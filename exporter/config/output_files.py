@@ -37,7 +37,8 @@ def write_text(output: str | os.PathLike[str], path: str | os.PathLike[str], tex
     be a symbolic link.  Below it a link to a directory is an error, and one at ``path`` is replaced: whoever may
     write to the directory must not choose what this user overwrites.
     """
-    os.makedirs(output, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.makedirs(output)
     with _parent(output, path, create=True) as (folder, name):
         if _is_directory(folder, name):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from exporter.config.document import Node, read_root
+from exporter.config.trusted_paths import unprotected_directory
 from exporter.errors import SourceError
 from exporter.sources.discovery.provider import MAX_TARGETS, DiscoveredEngine, engine_at
 
@@ -62,31 +63,17 @@ class TargetFile:
         trusted = {_ROOT, os.geteuid(), *self._owners()}
         if status.st_uid not in trusted:
             raise Unusable("untrusted", f"belongs to user {status.st_uid}, who is not trusted with it")
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise Unusable("untrusted", "may be written by other users (chmod go-w)")
         # Where others may write to a directory above it, as to those that Ray makes, they may link any file there.
         is_linked = status.st_nlink > 1 or os.readlink(f"/proc/self/fd/{descriptor}") != os.path.abspath(self.path)
-        if is_linked and not _is_protected(self.path, trusted):
+        if is_linked and unprotected_directory(self.path, trusted):
             raise Unusable("untrusted", "is a link, below a directory that others may write to")
 
     def _note(self, reason: str, message: str) -> None:
         text = f"{self.path}: {message}"
         if self.problem is None or str(self.problem) != text:
             self.problem = SourceError(reason, text)
-
-
-def _is_protected(path: str, trusted: Collection[int]) -> bool:
-    """Return whether only trusted users could have put the file there: every directory above it is theirs."""
-    for start in {os.path.abspath(path), os.path.realpath(path)}:
-        directory, sticky = os.path.dirname(start), 0
-        while True:
-            status = os.stat(directory)
-            writable = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & sticky
-            if writable or status.st_uid not in trusted:
-                return False
-            if directory == os.path.dirname(directory):
-                break
-            # In a sticky directory nobody can replace a directory of somebody else, but anybody can add a file.
-            directory, sticky = os.path.dirname(directory), stat.S_ISVTX
-    return True
 
 
 class Unusable(Exception):  # noqa: N818 - a verdict on a content

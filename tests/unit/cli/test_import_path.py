@@ -10,7 +10,8 @@ import sys
 import pytest
 
 from exporter.__main__ import drop_working_directory
-from exporter.cli.import_path import ImportPathError, check_import_path
+from exporter.cli import import_path
+from exporter.cli.import_path import untrusted_import
 from exporter.driver import protocol
 from exporter.driver.daemon import process
 
@@ -28,13 +29,63 @@ def test_the_working_directory_is_no_place_to_import_from(tmp_path, monkeypatch)
     assert sys.path == [str(ROOT)], "a checkout runs from its own directory"
 
 
-def test_a_directory_that_anybody_may_write_to_is_refused(tmp_path, monkeypatch):
-    tmp_path.chmod(0o777)
-    monkeypatch.setattr(sys, "path", [str(ROOT), str(tmp_path)])
-    with pytest.raises(ImportPathError, match="anybody may write to it"):
-        check_import_path()
-    monkeypatch.setattr(sys, "path", [str(ROOT), str(tmp_path / "gone")])
-    check_import_path()
+@pytest.fixture
+def trusted_above(tmp_path, monkeypatch):
+    """Return a directory; whatever is above it counts as protected, as the test's own need not be."""
+    real = os.stat
+
+    def stat(path, **options):
+        status = real(path, **options)
+        is_above = os.path.commonpath([os.fspath(path), tmp_path]) == os.fspath(path) != str(tmp_path)
+        return os.stat_result((0o40755, *status[1:4], 0, *status[5:])) if is_above else status
+
+    monkeypatch.setattr(os, "stat", stat)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("place", "mode"), [("a/lib", 0o777), ("a/lib", 0o1777), ("a", 0o777), ("a/lib/msgspec", 0o777)]
+)
+def test_a_directory_in_which_others_can_place_a_module_is_refused(trusted_above, monkeypatch, place, mode):
+    (trusted_above / "a" / "lib" / "msgspec").mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [str(trusted_above / "a" / "lib"), str(trusted_above / "a" / "gone")])
+    assert untrusted_import() == ""
+    (trusted_above / place).chmod(mode)
+    assert f"may write to {trusted_above / place};" in untrusted_import()
+
+
+def test_in_a_sticky_directory_others_cannot_replace_a_directory_but_create_one(trusted_above, monkeypatch):
+    (trusted_above / "lib").mkdir()
+    trusted_above.chmod(0o1777)
+    monkeypatch.setattr(sys, "path", [str(trusted_above / "lib")])
+    assert untrusted_import() == ""
+    monkeypatch.setattr(sys, "path", [str(trusted_above / "gone")])
+    assert "may write to" in untrusted_import()
+
+
+def test_a_directory_of_another_user_is_refused_unless_the_program_is_theirs(trusted_above, monkeypatch):
+    (trusted_above / "lib").mkdir()
+    monkeypatch.setattr(sys, "path", [str(trusted_above / "lib")])
+    stat, other = os.stat, os.geteuid() + 4711
+    theirs = [str(trusted_above / "lib")]
+
+    def owned(path, **options):
+        status = stat(path, **options)
+        return os.stat_result((*status[:4], other, *status[5:])) if os.fspath(path) in theirs else status
+
+    monkeypatch.setattr(os, "stat", owned)
+    assert f"may write to {theirs[0]};" in untrusted_import()
+    theirs.append(import_path.__file__)
+    assert untrusted_import() == ""
+
+
+@pytest.mark.parametrize("command", ["run", "demo", "once", "check", "check-config", "alerts", "dashboards"])
+def test_no_command_runs_a_module_of_a_world_writable_directory(hostile, command):
+    (hostile / "argparse.py").write_text(HOSTILE)
+    hostile.chmod(0o777)
+    run = ended("/", sys.executable, "-m", "exporter", command, path=f"{hostile}:{ROOT}")
+    assert (run.returncode, run.stderr.count("\n")) == (3 if command == "check" else 1, 1), run.stderr
+    assert f"may write to {hostile};" in run.stderr
 
 
 @pytest.fixture

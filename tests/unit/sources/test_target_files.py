@@ -11,6 +11,7 @@ import tracemalloc
 
 import pytest
 
+from exporter.config.trusted_paths import unprotected_directory
 from exporter.sources.discovery import target_file
 from exporter.sources.discovery.file_sd import MAX_FILES, FileSd
 from exporter.sources.discovery.ray import Ray
@@ -294,11 +295,21 @@ def test_rays_file_belongs_to_root_the_daemons_user_or_a_configured_one(tmp_path
         assert len(Ray(str(tmp_path / "ray.json"), users=users).refresh().engines) == 1
 
 
+@pytest.mark.parametrize("mode", [0o666, 0o664, 0o646])
+def test_a_list_that_others_may_write_to_is_not_rays(tmp_path, mode):
+    write(tmp_path / "ray.json", [group("127.0.0.1:20001")])
+    (tmp_path / "ray.json").chmod(mode)
+    result = Ray(str(tmp_path / "ray.json")).refresh()
+    assert (result.engines, result.problem.reason) == ((), "untrusted")
+    (tmp_path / "ray.json").chmod(0o644)
+    assert len(Ray(str(tmp_path / "ray.json")).refresh().engines) == 1
+
+
 @pytest.mark.parametrize("link", [os.symlink, os.link])
 @pytest.mark.parametrize(("mode", "reason"), [(0o1777, "untrusted"), (0o775, "untrusted"), (0o755, None)])
 def test_where_others_may_write_a_link_is_not_rays_file(tmp_path, monkeypatch, link, mode, reason):
     """Ray opens its own directories to everybody, who may then link another trusted file there."""
-    monkeypatch.setattr(target_file, "_is_protected", lambda *_: not mode & 0o022)
+    monkeypatch.setattr(target_file, "unprotected_directory", lambda *_: "ray" if mode & 0o022 else None)
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray").chmod(mode)
     write(tmp_path / "list.json", [group("127.0.0.1:20001")])
@@ -327,7 +338,7 @@ def test_a_directory_protects_a_list_if_all_above_it_are_of_trusted_users(monkey
 
     monkeypatch.setattr("os.stat", status)
     monkeypatch.setattr("os.path.realpath", lambda path: path)
-    assert target_file._is_protected("/tmp/ray/list.json", {0}) is protected  # noqa: S108
+    assert (unprotected_directory("/tmp/ray/list.json", {0}) is None) is protected  # noqa: S108
 
 
 def test_a_cluster_elsewhere_is_remarked_and_a_file_that_is_not_there_yet_is_missing(tmp_path):
