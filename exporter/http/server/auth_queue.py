@@ -25,8 +25,8 @@ class AuthQueue(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self._known = _Group[T](MAX_WAITING_OF_KNOWN)
-        self._others = _Group[T](MAX_WAITING_OF_OTHERS)
+        self._known = _AddressGroup[T](MAX_WAITING_OF_KNOWN)
+        self._others = _AddressGroup[T](MAX_WAITING_OF_OTHERS)
         self._known_is_next = True
         self._known_peers: OrderedDict[str, None] = OrderedDict()
         self._failures = 0
@@ -58,7 +58,7 @@ class AuthQueue(Generic[T]):
         _remember(self._last_failure, peer, self._failures, _MAX_FAILED)
 
 
-class _Group(Generic[T]):
+class _AddressGroup(Generic[T]):
     """Jobs of some addresses, ``places`` at most."""
 
     def __init__(self, places: int) -> None:
