@@ -78,7 +78,7 @@ def read_document(text: str) -> tuple[Node, list[Problem]]:
     if root is not None and isinstance(root.value, Mapping):
         return root, problems
     if root is not None and root.value is not None:
-        message = "the top level must be a mapping of keys, such as 'listen: 0.0.0.0:9853'"
+        message = "the top level must be a mapping: keys, each with a colon and its value"
         problems.append(Problem("", message, root.line))
     return empty, problems
 

@@ -173,10 +173,23 @@ def file(*, secret: bool = False) -> Scalar:
         if secret and status.st_mode & stat.S_IWOTH:
             raise Invalid("the file is world-writable; remove that permission (chmod o-w)")
         if secret and status.st_mode & stat.S_IROTH:
-            log_event(_log, logging.WARNING, "secret_file_world_readable", key=item.path, hint="chmod o-r")
+            _warn_world_readable(item.path, path, status.st_ctime_ns)
         return path
 
     return Scalar(convert, "file name", _PATH)
+
+
+_warned: set[tuple[str, int]] = set()  # world-readable files, with the time of their last change of status
+_MAX_WARNED = 256
+
+
+def _warn_world_readable(key: str, path: str, changed: int) -> None:
+    """Log that anybody may read a secret, once until the file changes: a refused file is read again and again."""
+    if (path, changed) not in _warned:
+        if len(_warned) >= _MAX_WARNED:
+            _warned.clear()
+        _warned.add((path, changed))
+        log_event(_log, logging.WARNING, "secret_file_world_readable", key=key, file=path, hint="chmod o-r")
 
 
 def unsupported(why: str) -> Scalar:

@@ -92,6 +92,19 @@ def _version() -> Scalar:
     return Scalar(convert, " | ".join(VERSIONS))
 
 
+def _cipher_suite() -> Scalar:
+    known = (*TLS13_CIPHERS, *TLS12_CIPHERS)
+    suggested = [name for name in known if "_CBC_" not in name]  # CBC is accepted and not recommended
+
+    def convert(item: Item) -> str:
+        value = fields.raw(item, "a cipher suite")
+        if value not in known:
+            raise Invalid(did_you_mean(value, suggested, "unknown value"))
+        return value
+
+    return Scalar(convert, " | ".join(known))
+
+
 def _password_hash() -> Scalar:
     def convert(item: Item) -> str:
         value = fields.raw(item, "a bcrypt hash")
@@ -140,9 +153,7 @@ class TlsServerSettings(Record):
     )
     min_version: str = key(_version(), default="TLS12")
     max_version: str = key(_version(), default="TLS13")
-    cipher_suites: tuple[str, ...] = key(
-        ListOf(item=fields.choice(*TLS13_CIPHERS, *TLS12_CIPHERS), what="cipher suites", max_items=32), default=()
-    )
+    cipher_suites: tuple[str, ...] = key(ListOf(item=_cipher_suite(), what="cipher suites", max_items=32), default=())
     curve_preferences: tuple[str, ...] = key(
         ListOf(item=fields.choice(*CURVES), what="curves", max_items=8), default=()
     )

@@ -114,7 +114,7 @@ def parse_request(
     Raises BadRequestError as soon as what has arrived cannot become a request within these limits.
     """
     if inbox and not inbox[:1].isalpha():
-        raise BadRequestError(400, "not an HTTP request; this port speaks plain HTTP/1.1")
+        raise BadRequestError(400, "not an HTTP/1.1 request")
     end = inbox.find(b"\r\n\r\n", 0, header_bytes)
     if end < 0:
         _check_beginning(inbox, header_bytes)

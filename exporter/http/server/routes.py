@@ -71,7 +71,7 @@ def routes(
         "/-/ready": _Route(handle=lambda _: _check(health.ready())),
         "/-/reload": _Route(
             method="POST",
-            handle=lambda _: _reload(reload if may_reload() else None),
+            handle=lambda request: _reload(request, reload if may_reload() else None),
         ),
     }
     if dcgm is not None:
@@ -141,8 +141,12 @@ def _check(outcome: Outcome) -> Response:
     return text_response(200 if outcome.ok else 503, outcome.message)
 
 
-def _reload(reload: Reload | None) -> Response | DeferredResponse:
+def _reload(request: Request, reload: Reload | None) -> Response | DeferredResponse:
     """Reload in a thread of its own: the disk with the files may hang, and no scrape is to wait for it."""
+    origin = request.headers.get("origin")
+    # A browser sends the user's password along with what a page of another site asks for.
+    if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
+        return text_response(403, "reloads are not accepted from pages of another origin")
     if reload is None:
         return text_response(
             403, "reload over HTTP is disabled; set reload_endpoint: true, or send SIGHUP to the daemon"

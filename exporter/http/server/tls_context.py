@@ -20,6 +20,8 @@ from exporter.config.web import (
 )
 from exporter.errors import Problem, SettingsError
 
+# With forward secrecy and authenticated encryption: OpenSSL's default has CBC as well.
+_DEFAULT_CIPHERS = [cipher for name, cipher in TLS12_CIPHERS.items() if "_CBC_" not in name]
 _VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
 
 
@@ -31,7 +33,7 @@ def server_context(tls: TlsServerSettings, origin: str) -> ssl.SSLContext:
     if not tls.prefer_server_cipher_suites:
         context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
     context.set_alpn_protocols(["http/1.1"])
-    with _refusing("cert_file", origin):
+    with _refusing("key_file" if _is_certificate(tls.cert_file) else "cert_file", origin):
         # an empty password instead of OpenSSL's default, which stops the daemon to ask at the terminal
         context.load_cert_chain(tls.cert_file, tls.key_file, password=lambda: b"")
     if tls.client_ca_file is not None and tls.client_auth_type != NO_CLIENT_CERT:
@@ -40,6 +42,8 @@ def server_context(tls: TlsServerSettings, origin: str) -> ssl.SSLContext:
         required = tls.client_auth_type == REQUIRE_AND_VERIFY
         context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
     ciphers = [TLS12_CIPHERS[cipher] for cipher in tls.cipher_suites if cipher not in TLS13_CIPHERS]
+    if not tls.cipher_suites:
+        ciphers = _DEFAULT_CIPHERS
     if ciphers:
         with _refusing("cipher_suites", origin):
             context.set_ciphers(":".join(ciphers))
@@ -47,6 +51,15 @@ def server_context(tls: TlsServerSettings, origin: str) -> ssl.SSLContext:
         with _refusing("curve_preferences", origin):
             context.set_ecdh_curve(CURVES[curve])
     return context
+
+
+def _is_certificate(path: str) -> bool:
+    """Return whether a file holds certificates that can be read, so that its key is at fault for what fails."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(path)
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 @contextlib.contextmanager

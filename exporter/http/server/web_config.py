@@ -194,7 +194,7 @@ class WebConfigFile:
     def _refuse(self, problems: str) -> None:
         if self._error != problems:
             msg = "the web configuration is invalid; the previous one stays in use"
-            log_event(_log, logging.ERROR, "web_config_refused", msg, error=problems)
+            log_event(_log, logging.ERROR, "web_config_refused", msg, file=self._path, error=problems)
         self._error = problems
 
     @staticmethod

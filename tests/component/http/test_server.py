@@ -279,6 +279,17 @@ def test_reload_reports_its_result(good, status):
     assert reloads == [1]
 
 
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [("http://node1:9853", 200), ("https://node1:9853", 200), ("http://evil.example", 403), ("null", 403)],
+)
+def test_a_page_of_another_origin_reloads_nothing(origin, status):
+    reloads = []
+    handler = routes(FakePages(), FakeHealth(), reload=lambda: Outcome(reloads.append(1) or True, "good"))
+    answer = get(handler, "/-/reload", method="POST", host="node1:9853", origin=origin)
+    assert answer.status == status and len(reloads) == (status == 200)
+
+
 # -- once through everything
 
 

@@ -84,7 +84,7 @@ def test_users_are_added_and_removed_without_a_restart_and_a_bad_file_changes_no
 
 
 @pytest.mark.parametrize("gone", ["basic_auth_users", "client_allowed_sans", "client_auth_type", "tls_server_config"])
-def test_a_file_that_protects_less_than_before_is_refused_until_a_restart(gone, keys, tmp_path):
+def test_a_file_that_protects_less_than_before_is_refused_until_a_restart(gone, keys, tmp_path, caplog):
     allowed = "  client_allowed_sans: [localhost]\n"
     texts = {
         "basic_auth_users": mutual(keys, allowed),  # cut off after the TLS section
@@ -99,7 +99,8 @@ def test_a_file_that_protects_less_than_before_is_refused_until_a_restart(gone, 
     web.write_text(texts[gone])
     config.refresh()
     assert config.current() is before and not config.last_load_successful
-    assert gone in config._error and "restart" in config._error
+    (refusal,) = refusals(caplog)
+    assert gone in refusal and "restart" in refusal and str(web) in refusal
     assert gone not in WebConfigFile(str(web)).current().protections
 
 
@@ -217,13 +218,28 @@ def test_a_bundle_without_a_readable_date_has_none(tmp_path):
         assert certificate_expires(str(path)) is None
 
 
-def test_a_key_that_does_not_belong_to_the_certificate_is_refused_with_its_line(keys, tmp_path):
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("server.key", "client.key", "line 3: tls_server_config.key_file: cannot be used: key values mismatch"),
+        ("server.key", "broken", "line 3: tls_server_config.key_file: cannot be used: "),
+        ("server.pem", "broken", "line 2: tls_server_config.cert_file: cannot be used: "),
+    ],
+)
+def test_a_certificate_or_key_that_cannot_be_used_is_refused_with_its_line(old, new, problem, keys, tmp_path):
+    keys.folder.joinpath("broken").write_text("-----BEGIN PRIVATE KEY-----\nAAAA\n")
+    keys.folder.joinpath("broken").chmod(0o600)
     path = tmp_path / "web.yml"
-    path.write_text(tls(keys).replace("server.key", "client.key"))
-    with pytest.raises(
-        SettingsError, match=r"line 2: tls_server_config.cert_file: cannot be used: key values mismatch"
-    ):
+    path.write_text(tls(keys).replace(old, new))
+    with pytest.raises(SettingsError, match=re.escape(problem)):
         read_access(str(path))
+
+
+def test_the_default_ciphers_of_tls_1_2_are_authenticated_and_have_forward_secrecy(keys, tmp_path):
+    path = tmp_path / "web.yml"
+    path.write_text(tls(keys))
+    ciphers = [cipher for cipher in read_access(str(path)).context.get_ciphers() if cipher["protocol"] == "TLSv1.2"]
+    assert ciphers and all(cipher["aead"] and cipher["name"].startswith("ECDHE-") for cipher in ciphers)
 
 
 def test_check_asks_a_protected_daemon(keys, tmp_path, monkeypatch, capsys):

@@ -106,6 +106,18 @@ def test_what_cannot_be_applied_is_refused_with_its_line_and_without_its_secret(
     assert found.startswith(problem) and "canary" not in found
 
 
+def test_no_weak_cipher_suite_is_suggested(folder):
+    for word in ("TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256", "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA384", "nonsense"):
+        (found,) = problems(TLS + f"  cipher_suites: [{word}]\n", folder)
+        assert "unknown value" in found and "CBC" not in found
+
+
+@pytest.mark.parametrize("text", ["[a]", "a"])
+def test_a_list_or_a_text_instead_of_keys_suggests_no_key_of_another_file(text, folder):
+    (found,) = problems(text, folder)
+    assert "must be a mapping" in found and "listen" not in found
+
+
 def test_users_without_bcrypt_are_refused_with_what_to_install(folder, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     (found,) = problems(f"basic_auth_users:\n  prometheus: {HASH}\n", folder)
