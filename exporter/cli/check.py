@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -14,6 +15,8 @@ from exporter.cli import streams
 from exporter.cli.check_nodes import DEFAULT, NODE_SECONDS, Answer, ask_all, credentials_of, own_look
 from exporter.cli.check_text import CRITICAL, SEVERITY_CODE, WARNING, report
 from exporter.cli.exit_codes import OK, UNKNOWN
+from exporter.cli.terminal import printable
+from exporter.config.parsers import is_loopback
 from exporter.model.finding import NO_REPLICA_SERVES, Severity, VerdictState
 from exporter.model.text import Language
 
@@ -23,6 +26,10 @@ _UNPRINTABLE = re.compile(r"[^\x20-\x7e\n]")
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what is wrong and return 0 (well), 1 (warning), 2 (critical) or 3 (unknown)."""
+    if problem := _usage_problem(arguments):
+        arguments.command.error(problem)
+    for url in _urls_in_clear_text(arguments):
+        print(f"shardwatch check: hint: the password passes in clear text to {url}; use https", file=sys.stderr)
     language = Language(arguments.lang)
     credentials = credentials_of(arguments)
     seconds = NODE_SECONDS if arguments.timeout is None else arguments.timeout
@@ -37,6 +44,31 @@ def run(arguments: argparse.Namespace) -> int:
         colour = sys.stdout is not None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
         streams.print_lines(*report(judged, language, colour=colour))
     return worst([code for _, code in judged], arguments.fail_on)
+
+
+def _usage_problem(arguments: argparse.Namespace) -> str:
+    """Return which options do not go together; "" where all do."""
+    pairs = {
+        "--user": (arguments.user, "--password-file", arguments.password_file),
+        "--cert-file": (arguments.cert_file, "--key-file", arguments.key_file),
+    }
+    for option, (value, other, other_value) in pairs.items():
+        if (value is None) != (other_value is None):
+            given, missing = (option, other) if other_value is None else (other, option)
+            return f"{given} needs {missing}"
+    return "--user: a user name has no colon" if ":" in (arguments.user or "") else ""
+
+
+def _urls_in_clear_text(arguments: argparse.Namespace) -> list[str]:
+    """Return the hosts that get the password over http and are not this one."""
+    if arguments.user is None:
+        return []
+    split = [urlsplit(url if "://" in url else f"http://{url}") for url in arguments.urls]
+    return [
+        printable(parts.netloc.rpartition("@")[2])
+        for parts in split
+        if parts.scheme == "http" and not is_loopback(parts.hostname or "")
+    ]
 
 
 def worst(codes: Sequence[int], fail_on: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import re
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -90,8 +91,12 @@ def ask(url: str, language: Language, timeout: float, credentials: DaemonCredent
         with contextlib.closing(client):
             document = _DECODER.decode(client.fetch().body)
     except SourceError as error:
-        hint = _HINTS.get(error.reason)
-        problem = str(error) + (f"; {hint.in_(language)}" if hint is not None else "")
+        hint = _REFUSED if error.reason == "http_401" and credentials.username else _HINTS.get(error.reason)
+        if error.reason == "http_400" and base.startswith("https:"):
+            hint = None
+        problem = _KEYS.sub(lambda match: f"--{match[0].replace('_', '-')}", str(error)) + (
+            f"; {hint.in_(language)}" if hint is not None else ""
+        )
         return Answer(url=url, problem=problem, is_refused=error.reason == "refused")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:  # causes without end
         wrong = Text("is no Shardwatch of this version: ", "不是此版本的 Shardwatch：").in_(language)
@@ -107,8 +112,13 @@ _HINTS = {
         "可能是不含 /api/v1 的旧版 Shardwatch（请升级），或其他程序",
     ),
     "http_503": Text("the daemon has no recent data: see its /-/ready", "守护进程没有最新数据：请查看其 /-/ready"),
+    "http_400": Text("where the port speaks TLS, write https://", "如果该端口使用 TLS，请写 https://"),
     "http_401": Text("give --user and --password-file", "请使用 --user 和 --password-file"),
 }
+
+
+_REFUSED = Text("the user or the password was refused", "用户名或密码被拒绝")
+_KEYS = re.compile(r"(?<![\w/.-])(?:ca|cert|key|password)_file(?![\w/.-])")  # of the configuration, as options
 
 
 def _age_problem(node: api.NodeDocument, language: Language, unix_now: float) -> str:

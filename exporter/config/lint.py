@@ -68,7 +68,7 @@ def access_hints(settings: Settings, protections: Collection[str]) -> list[str]:
         else:
             remedy = "web_config_file has neither users nor TLS; add them, or listen on one address"
         return [f"listen: everybody who reaches this host can read the endpoint; {remedy}"]
-    if _is_loopback(host):
+    if parsers.is_loopback(host):
         return []
     if not tls:
         return [
@@ -93,16 +93,12 @@ def _plain_tokens(settings: Settings) -> list[str]:
     return [
         f"{key}: {name} gets its credentials over http, where the network can read them; use https"
         for key, name, url, has_secret in asked
-        if has_secret and url and url.startswith("http://") and not _is_loopback(urlsplit(url).hostname or "")
+        if has_secret and url and url.startswith("http://") and not parsers.is_loopback(urlsplit(url).hostname or "")
     ]
 
 
 def _has_secret(target: EngineSettings | GatewaySettings | HttpSdSettings) -> bool:
     return bool(target.bearer_token_file or target.basic_auth)
-
-
-def _is_loopback(host: str) -> bool:
-    return host in {"localhost", "::1"} or host.startswith("127.")
 
 
 def _slow(settings: Settings, window: Window) -> list[str]:

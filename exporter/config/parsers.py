@@ -218,3 +218,8 @@ def image(text: str) -> str:
     if not text or len(text) > MAX_IMAGE or not text.isprintable() or " " in text:
         raise Invalid(f"expected the name of a container image: printable, no spaces, at most {MAX_IMAGE} characters")
     return text
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether what is sent to a host stays on this one."""
+    return host in {"localhost", "::1"} or host.startswith("127.")

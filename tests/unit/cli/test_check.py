@@ -234,7 +234,9 @@ def test_a_daemon_that_answers_badly_is_not_looked_past(monkeypatch):
     assert main(["check"]) == 3
 
 
-@pytest.mark.parametrize(("status", "hint"), [(404, "upgrade it"), (503, "/-/ready"), (401, "--password-file")])
+@pytest.mark.parametrize(
+    ("status", "hint"), [(404, "upgrade it"), (503, "/-/ready"), (401, "--password-file"), (400, "https://")]
+)
 def test_an_answer_without_a_document_has_a_hint(monkeypatch, capsys, status, hint):
     def fail(_):
         raise EndpointError(f"http_{status}", f"answered with status {status}")
@@ -244,6 +246,49 @@ def test_an_answer_without_a_document_has_a_hint(monkeypatch, capsys, status, hi
     (line,) = capsys.readouterr().out.splitlines()
     assert f"status {status}" in line
     assert hint in line
+
+
+def test_refused_credentials_and_keys_of_the_configuration_are_named_as_options(monkeypatch, capsys, tmp_path):
+    (tmp_path / "password").write_text("wrong")
+    credentials = ["--user", "a", "--password-file", str(tmp_path / "password")]
+    errors = [
+        EndpointError("http_401", "answered with status 401"),
+        EndpointError("tls_unknown_ca", "an unknown authority; see ca_file"),
+    ]
+
+    def fail(_):
+        raise errors.pop(0)
+
+    monkeypatch.setattr(SessionClient, "fetch", fail)
+    assert main(["check", *credentials, "https://h:1"]) == 3
+    assert "the user or the password was refused" in capsys.readouterr().out
+    assert main(["check", *credentials, "https://h:1"]) == 3
+    assert "see --ca-file" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--user", "a"], "--user needs --password-file"),
+        (["--password-file", "p"], "--password-file needs --user"),
+        (["--cert-file", "c"], "--cert-file needs --key-file"),
+        (["--key-file", "k"], "--key-file needs --cert-file"),
+        (["--user", "a:b", "--password-file", "p"], "no colon"),
+    ],
+)
+def test_options_that_do_not_go_together_are_an_error_of_usage(words, problem, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["check", *words, "h:1"])
+    assert ended.value.code == 3 and problem in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("url", "hinted"), [("10.0.0.7:1", True), ("http://a:1", True), ("https://a:1", False), ("127.0.0.1:1", False)]
+)
+def test_a_password_over_http_to_another_host_is_hinted_at(url, hinted, monkeypatch, capsys):
+    monkeypatch.setattr(check, "ask_all", lambda *_: [Answer(url=url, problem="x")])
+    assert main(["check", "--user", "a", "--password-file", "p", url]) == 3
+    assert ("clear text" in capsys.readouterr().err) is hinted
 
 
 # ---------------------------------------------------------------------- the report

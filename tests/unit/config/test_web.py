@@ -106,6 +106,19 @@ def test_what_cannot_be_applied_is_refused_with_its_line_and_without_its_secret(
     assert found.startswith(problem) and "canary" not in found
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        TLS + "  prefer_server_cipher_suites: yes\n",
+        f"users: &users\n  a: {HASH}\nbasic_auth_users:\n  <<: *users\n",
+        TLS + "  min_version: TLS13\n  max_version: TLS12\n",
+        'http_server_config:\n  headers:\n    X-XSS-Protection: "1\\r\\n"\n',
+    ],
+)
+def test_what_node_exporter_accepts_and_the_documentation_says_is_refused_is_refused(text, folder):
+    assert problems(text, folder)
+
+
 def test_no_weak_cipher_suite_is_suggested(folder):
     for word in ("TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256", "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA384", "nonsense"):
         (found,) = problems(TLS + f"  cipher_suites: [{word}]\n", folder)
