@@ -110,7 +110,7 @@ def test_what_cannot_be_applied_is_refused_with_its_line_and_without_its_secret(
     "text",
     [
         TLS + "  prefer_server_cipher_suites: yes\n",
-        f"users: &users\n  a: {HASH}\nbasic_auth_users:\n  <<: *users\n",
+        f"basic_auth_users:\n  <<: {{a: '{HASH}'}}\n",
         TLS + "  min_version: TLS13\n  max_version: TLS12\n",
         'http_server_config:\n  headers:\n    X-XSS-Protection: "1\\r\\n"\n',
     ],
