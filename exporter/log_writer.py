@@ -30,6 +30,7 @@ class LogWriter:
         """``descriptor`` is written to, and never closed."""
         self.dropped = 0  # lines
         self.reported = 0  # of them, those that a log line has reported
+        self.could_not_start = False  # its thread, since the last report
         self._descriptor = descriptor
         self._lock = threading.Lock()
         self._lines: deque[bytes] = deque()
@@ -70,6 +71,7 @@ class LogWriter:
             try:
                 thread.start()
             except ThreadLimitError:
+                self.could_not_start = True
                 return False
             self._thread = thread
         return True
@@ -110,8 +112,9 @@ class LogHandler(logging.Handler):
         try:
             writer = self._writer
             dropped = writer.dropped - writer.reported
-            if dropped and writer.offer(self.format(_dropped(dropped))):
+            if dropped and writer.offer(self.format(_dropped(dropped, no_thread=writer.could_not_start))):
                 writer.reported += dropped
+                writer.could_not_start = False
             writer.write(self.format(record))
         except Exception:  # a field that cannot be formatted; the library would print it to standard error, and wait
             self._writer.dropped += 1
@@ -124,8 +127,13 @@ class LogHandler(logging.Handler):
         self._writer.flush(max(0.0, self._flushed_until - now))
 
 
-def _dropped(lines: int) -> logging.LogRecord:
-    msg = "standard error was not read in time; these lines are lost"
+def _dropped(lines: int, *, no_thread: bool) -> logging.LogRecord:
+    why = (
+        "no thread could be started to write to standard error"
+        if no_thread
+        else "standard error was not read in time"
+    )
+    msg = f"{why}; these lines are lost"
     event = LogEvent("log_lines_dropped", msg, {"lines": lines})
     return logging.LogRecord(__name__, logging.WARNING, __file__, 0, event, None, None)
 

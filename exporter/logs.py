@@ -6,9 +6,11 @@ alike.  An exception becomes the fields ``error`` and ``traceback``: a line is a
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import re
+import sys
 import time
 from collections.abc import Mapping
 
@@ -40,7 +42,16 @@ def log_event(logger: logging.Logger, level: int, event: str, msg: str = "", /, 
 
 
 def log_exception(logger: logging.Logger, event: str, msg: str = "", /, **fields: Field) -> None:
-    """Log an event as an error, with the exception that is being handled."""
+    """Log an event as an error, with the exception that is being handled.
+
+    No descriptors left is a limit of this process, not a mistake of the program: no traceback, and how to raise it.
+    """
+    error = sys.exc_info()[1]
+    if isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}:
+        hint = "raise the limit of open files (ulimit -n, LimitNOFILE)"
+        fields |= {"reason": "descriptor_limit", "error": error.strerror, "hint": hint}
+        logger.error(LogEvent(event, msg, fields), stacklevel=2)
+        return
     logger.error(LogEvent(event, msg, fields), exc_info=True, stacklevel=2)  # noqa: LOG014 - callers handle one
 
 

@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         signals.install_early_handlers(words)
     streams.ensure_fds_open()
-    if argv is None and words and words[0] in DAEMONS:
+    if argv is None:
         streams.bound_stderr()
     if list(words[:1]) == ["check"]:
         return _as_plugin(words)

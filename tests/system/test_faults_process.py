@@ -223,13 +223,15 @@ def test_p11_standard_error_without_a_reader_stops_nothing(start, tmp_path):
     assert code == 0 and seconds < STOP
 
 
-@pytest.mark.parametrize("fault", ["usage", "configuration", "address"])
+@pytest.mark.parametrize("fault", ["usage", "configuration", "address", "check-config", "alerts"])
 def test_p11_a_start_that_fails_ends_although_nobody_reads_why(tmp_path, fault):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         words = {
-            "usage": ["--no-such-option"],
-            "configuration": ["--listen", "nonsense"],
-            "address": ["--listen", f"127.0.0.1:{taken.getsockname()[1]}"],
+            "usage": ["run", "--no-such-option"],
+            "configuration": ["run", "--listen", "nonsense"],
+            "address": ["run", "--listen", f"127.0.0.1:{taken.getsockname()[1]}"],
+            "check-config": ["check-config", str(tmp_path / "none.yaml")],
+            "alerts": ["alerts", "--output", str(tmp_path), "--receivers", str(tmp_path / "none.yaml")],
         }[fault]
         reader, writer = os.pipe()
         try:
@@ -238,7 +240,7 @@ def test_p11_a_start_that_fails_ends_although_nobody_reads_why(tmp_path, fault):
                 while True:
                     os.write(writer, b"x" * 4096)
             os.set_blocking(writer, True)
-            command = [sys.executable, "-m", "exporter", "run", *words]
+            command = [sys.executable, "-m", "exporter", *words]
             environment = os.environ | {"SHARDWATCH_GPU_ENABLED": "false"}
             process = subprocess.Popen(command, stderr=writer, env=environment)
             try:

@@ -13,6 +13,7 @@ import time
 import pytest
 
 from exporter import log_writer
+from exporter.errors import ThreadLimitError
 from exporter.log_writer import LogHandler, LogWriter
 from exporter.logs import formatter, log_event
 from tests.support.waiting import until
@@ -146,3 +147,19 @@ def test_a_record_that_cannot_be_formatted_is_a_lost_line_and_prints_nothing(wri
     logger.warning("%d", "no number")
     assert writer.dropped == 1
     assert capfd.readouterr().err == ""
+
+
+def test_lines_that_are_lost_because_no_thread_could_be_started_are_reported_as_such(writer, pipe, monkeypatch):
+    def no_more(_):
+        raise ThreadLimitError("can't start new thread")
+
+    log = logging.LogRecord(__name__, logging.INFO, __file__, 0, "event=a", None, None)
+    handler = LogHandler(writer)
+    handler.setFormatter(formatter("logfmt"))
+    with monkeypatch.context() as limited:
+        limited.setattr(log_writer.Thread, "start", no_more)
+        handler.emit(log)
+    handler.emit(log)
+    lost, _ = pipe.read(2)
+    assert "event=log_lines_dropped" in lost and "lines=1" in lost
+    assert "no thread could be started" in lost and "not read in time" not in lost

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import re
@@ -82,6 +83,16 @@ def test_an_exception_becomes_two_fields_of_the_same_line(name, caplog):
     fields = json.loads(line) if name == "json" else parsed(line)
     assert fields["error"] == "ZeroDivisionError: a bug" and fields["msg"] == "it failed"
     assert "\n" not in line and fields["traceback"].startswith("Traceback") and "\n" in fields["traceback"]
+
+
+def test_a_limit_of_descriptors_is_one_line_without_a_traceback(caplog):
+    try:
+        raise OSError(errno.EMFILE, "Too many open files", "html/__init__.py")
+    except OSError:
+        log_exception(logger, "internal_error", "it failed")
+    fields = parsed(formatter("logfmt").format(caplog.records[0]))
+    assert (fields["reason"], fields["error"]) == ("descriptor_limit", "Too many open files")
+    assert "traceback" not in fields and "ulimit -n" in fields["hint"]
 
 
 def test_what_a_library_logs_is_a_message_without_an_event():
