@@ -75,6 +75,7 @@ class AccessControl:
                 allowed_sans=access.allowed_sans,
                 on_failure=functools.partial(self._on_handshake_failure, peer),
             )
+        connection.authorize = lambda request, response: self._handle(peer, lambda _: response, wake, request)
         connection.access, connection.headers = access, access.headers
         return connection
 

@@ -94,7 +94,8 @@ class ServerConnection:
 
     __slots__ = (
         "_buffered", "_deferred", "_drained", "_handler", "_inbox", "_keep", "_limits", "_omit_body", "_out",
-        "access", "deadline", "headers", "interest", "last", "phase", "responses_sent", "sock", "waiting_since",
+        "access", "authorize", "deadline", "headers", "interest", "last", "phase", "responses_sent",
+        "sock", "waiting_since",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, handler: RequestHandler, limits: ServerLimits, now: float) -> None:
@@ -105,6 +106,8 @@ class ServerConnection:
         self.deadline = now + limits.header_seconds
         self.responses_sent = 0
         self.access: object = None  # the rules under which it was accepted
+        # Of requests that get the given response, to whoever may know it.
+        self.authorize: Callable[[Request, Response], Response | DeferredResponse] = lambda _, response: response
         self.headers: tuple[tuple[str, str], ...] = ()  # of every response
         self.last = False  # the next response ends the connection
         self._buffered = False  # the inbox may hold the next request already
@@ -194,7 +197,10 @@ class ServerConnection:
             parsed = self._parse()
         except BadRequestError as error:
             self._keep = False
-            self._respond(error.response, now)
+            if error.request is None:
+                self._respond(error.response, now)
+            else:
+                self._dispatch(self.authorize(error.request, error.response), now)
             return
         if parsed is not None:
             del self._inbox[: parsed.size]

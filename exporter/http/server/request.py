@@ -81,6 +81,7 @@ class BadRequestError(Exception):
     def __init__(self, status: int, message: str, *headers: tuple[str, str]) -> None:
         super().__init__(message)
         self.response = text_response(status, message, *headers)
+        self.request: Request | None = None  # well-formed, and of a method that no path supports
 
 
 def text_response(status: int, message: str, *headers: tuple[str, str]) -> Response:
@@ -120,7 +121,13 @@ def parse_request(
         _check_beginning(inbox, header_bytes)
         return None
     first, *lines = bytes(inbox[:end]).split(b"\r\n")
-    method, target, minor = _request_line(first)
+    try:
+        method, target, minor = _request_line(first)
+    except BadRequestError as error:
+        if error.response.status == 405:
+            named = {name: ", ".join(values) for name, values in _parse_fields(lines[:header_fields]).items()}
+            error.request = Request(method="", path="", query="", headers=named)
+        raise
     if len(lines) > header_fields:
         raise BadRequestError(431, f"more than {header_fields} header fields")
     fields = _parse_fields(lines)
@@ -144,7 +151,11 @@ def _check_beginning(inbox: bytearray, header_bytes: int) -> None:
         line = bytes(inbox[:end])
         if not line.endswith(b"\r"):
             raise BadRequestError(400, "lines of an HTTP request end in CR LF")
-        _request_line(line[:-1])
+        try:
+            _request_line(line[:-1])
+        except BadRequestError as error:
+            if error.response.status != 405:  # which only users are told, and their credentials follow
+                raise
     if len(inbox) >= header_bytes:
         if end < 0:
             raise BadRequestError(414, f"the request line is longer than {header_bytes} bytes")

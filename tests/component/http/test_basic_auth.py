@@ -299,6 +299,16 @@ def test_odd_credentials_are_answered_and_cost_nobody_else_anything(case, tmp_pa
         assert server.errors == 0
 
 
+@pytest.mark.parametrize("line", [b"OPTIONS /metrics", b"CONNECT x:443", b"TRACE /"])
+def test_who_is_no_user_is_not_told_which_methods_are_supported(line, tmp_path):
+    right = b"Authorization: Basic " + base64.b64encode(b"prometheus:right") + b"\r\n"
+    with protected(USERS, tmp_path) as server:
+        for fields, status in ((b"", b"401"), (right, b"405")):
+            with socket.create_connection(server.address, timeout=60) as sock:
+                sock.sendall(line + b" HTTP/1.1\r\nHost: x\r\n" + fields + b"\r\n")
+                assert to_the_end(sock).startswith(b"HTTP/1.1 " + status)
+
+
 def test_two_authorization_fields_are_refused(tmp_path):
     right = b"Authorization: Basic " + base64.b64encode(b"prometheus:right") + b"\r\n"
     wrong = b"Authorization: Basic " + base64.b64encode(b"prometheus:wrong") + b"\r\n"
