@@ -105,7 +105,7 @@ def finding_lines(
     since = since_text(finding.since, language, unix_now)
     yield f"{paint(colour, word)} {printable(finding.summary)}{f'  {since}' if since else ''}"
     inner = " " * 4
-    yield from _causes(finding, language, inner)
+    yield from _causes(finding, language, unix_now, inner)
     if finding.evidence:
         yield f"{inner}{Text('evidence', '依据').in_(language)}: {_evidence(finding, language)}"
     if impact := _impact(finding, node, language):
@@ -130,13 +130,16 @@ def since_text(since: float | None, language: Language, unix_now: float) -> str:
     return Text(f"since {at} ({ago})", f"自 {at} 起（{ago}）").in_(language)
 
 
-def _causes(finding: api.FindingDocument, language: Language, indent: str, depth: int = 1) -> Iterator[str]:
+def _causes(
+    finding: api.FindingDocument, language: Language, unix_now: float, indent: str, depth: int = 1
+) -> Iterator[str]:
     word = Text("cause", "原因").in_(language)
     for cause in finding.causes[:MAX_ENTRIES] if depth <= MAX_DEPTH else ():
-        yield f"{indent}{word}: {printable(cause.summary)}"
+        began = since_text(cause.since, language, unix_now)
+        yield f"{indent}{word}: {printable(cause.summary)}{f'  {began}' if began else ''}"
         if cause.evidence:
             yield f"{indent}  {_evidence(cause, language)}"
-        yield from _causes(cause, language, f"{indent}  ", depth + 1)
+        yield from _causes(cause, language, unix_now, f"{indent}  ", depth + 1)
     yield from (f"{indent}{word}: {more}" for more in _omitted(finding.causes, language))
 
 
@@ -171,6 +174,12 @@ def _value(value: float | str, unit: str) -> str:
 # ---------------------------------------------------------------------- impact
 
 
+_LATENCIES = (
+    ("ITL p50", Stage.INTER_TOKEN, "0.5", "itl_mean"),
+    ("TTFT p99", Stage.TIME_TO_FIRST_TOKEN, "0.99", "ttft_mean"),
+)
+
+
 def _impact(finding: api.FindingDocument, node: api.NodeDocument, language: Language) -> str:
     """Return what users of the finding's replica feel, beside its siblings of the same model; no evidence again."""
     replica = next((known for known in node.replicas if known.replica == finding.replica), None)
@@ -178,10 +187,20 @@ def _impact(finding: api.FindingDocument, node: api.NodeDocument, language: Lang
         return ""
     siblings = [known for known in node.replicas if known.model == replica.model and known is not replica]
     shown = {item.name for item in finding.evidence}
+    if replica.progress is False or not replica.up:  # its latencies are of before
+        felt = [_stalled(replica, language)]
+    else:
+        felt = [
+            # Another quantile than that of the evidence would seem to contradict it.
+            *(
+                _latency(label, replica, siblings, stage, quantile)
+                for label, stage, quantile, mean in _LATENCIES
+                if mean not in shown
+            ),
+            "" if Quantity.REQUESTS_RUNNING.value in shown else _requests(replica, language),
+        ]
     parts = [
-        _latency("ITL p50", replica, siblings, Stage.INTER_TOKEN, "0.5"),
-        _latency("TTFT p99", replica, siblings, Stage.TIME_TO_FIRST_TOKEN, "0.99"),
-        "" if Quantity.REQUESTS_RUNNING.value in shown else _requests(replica, language),
+        *felt,
         *(
             Text(f"gateway {gateway} sends it {share:.0%}", f"网关 {gateway} 仍向其发送 {share:.0%}").in_(language)
             for gateway, share in _shares(node, replica.replica)
@@ -206,6 +225,15 @@ def _latency(
     )
     beside = "" if best is None else f" ({printable(best[1])} {_value(best[0], 'seconds')})"
     return f"{label} {_value(own, 'seconds')}{beside}"
+
+
+def _stalled(replica: api.ReplicaDocument, language: Language) -> str:
+    """Return how many requests a replica without progress holds; "" where it does not answer."""
+    running, waiting = total(replica, Quantity.REQUESTS_RUNNING), total(replica, Quantity.REQUESTS_WAITING)
+    if running is None and waiting is None:
+        return ""
+    held = (running or 0.0) + (waiting or 0.0)
+    return Text(f"{held:g} request{'' if held == 1 else 's'} stalled", f"{held:g} 个请求停滞").in_(language)
 
 
 def _requests(replica: api.ReplicaDocument, language: Language) -> str:

@@ -196,11 +196,12 @@ def _rank_action(first: str, prompts: Mapping[str, float]) -> Text:
 
 
 def _siblings(past: Past, model: str, replicas: list[ReplicaState]) -> Iterator[Finding]:
-    """Compare the mean inter-token latency of the replicas of one model."""
+    """Compare the mean inter-token latency of the replicas of one model that make progress."""
     found = [
         (replica, mean.seconds)
         for replica in replicas
-        if (mean := past.of(replica.name).latency.get(Stage.INTER_TOKEN)) is not None
+        if not replica.frozen  # its last tokens were late because it stopped
+        and (mean := past.of(replica.name).latency.get(Stage.INTER_TOKEN)) is not None
         and mean.observations >= limit.SIBLING_TOKENS
     ]
     if len(found) < 2:

@@ -38,7 +38,7 @@ _EXPLAINED_BY = {
     "EngineDown": _GPU_DEAD,
     "HighErrorRatio": ("GpuMemoryFull", "GroupMemoryUneven", *_GPU_DEAD),
     "KvCachePressure": _GPU_SLOW,
-    "ReplicaSlowerThanSiblings": (*_GPU_SLOW, "ReplicaUsesPcie"),
+    "ReplicaSlowerThanSiblings": (*(name for name in _GPU_SLOW if name != "GpuStraggler"), "ReplicaUsesPcie"),
     "RanksUneven": (),
     "EngineRestarting": ("GpuMemoryFull", "GroupMemoryUneven", *_GPU_DEAD),
     "GpuStraggler": ("GpuThermalThrottling", "GpuPowerBrake", "GpuPcieDowngraded", "GpuNvlinkDown", "GpuHot"),
@@ -48,6 +48,8 @@ _EXPLAINED_BY = {
     "GpuXidResetGpu": ("GpuNvlinkDown",),
 }
 _SYMPTOMS = tuple(_EXPLAINED_BY)
+# A replica that stopped is not slow: its mean is of before.
+_STOPPED = frozenset({"EngineFrozen", "EngineDown", "GpuLost"})
 _RANK = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
 # Of the same severity, what users feel comes first.
 _ORDER = (
@@ -90,8 +92,26 @@ def _place(finding: Finding) -> tuple[int, int, str, str]:
     return _RANK[finding.severity], order, finding.id, finding.subject.label
 
 
-def _nest(found: Sequence[Finding]) -> list[Finding]:
+def _without_slow(found: Sequence[Finding]) -> list[Finding]:
+    """Return the findings without slow replicas that a stopped replica or a straggler of theirs explains.
+
+    What is slower becomes evidence of the straggler, whose summary names the GPU and which began earlier.
+    """
     rest = list(found)
+    for slow in [finding for finding in found if finding.id == "ReplicaSlowerThanSiblings"]:
+        same = [finding for finding in rest if finding.replica == slow.replica]
+        stragglers = [finding for finding in same if finding.id == "GpuStraggler"]
+        if stragglers or any(finding.id in _STOPPED for finding in same):
+            rest.remove(slow)
+        if stragglers and not any(finding.id in _STOPPED for finding in same):
+            first = stragglers[0]
+            latency = (item for item in slow.evidence if item.unit == "seconds")
+            rest[rest.index(first)] = replace(first, evidence=(*latency, *first.evidence))
+    return rest
+
+
+def _nest(found: Sequence[Finding]) -> list[Finding]:
+    rest = _without_slow(found)
     for symptom in _SYMPTOMS[::-1]:  # inner causes first, so that a cause carries its own causes along
         for finding in [other for other in rest if other.id == symptom]:
             causes = [

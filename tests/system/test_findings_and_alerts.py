@@ -26,6 +26,7 @@ GRAVER = {
     "GpuXidResetGpu": {"GpuLost", "GpuXidResetNode"},
     "GroupUtilizationUneven": {"ReplicaUsesPcie", "RanksUneven", "GpuStraggler"},
     "GatewayErrors": {"HighErrorRatio"},
+    "ReplicaSlowerThanSiblings": {"GpuStraggler", "GpuLost", "EngineFrozen", "EngineDown"},
 }
 
 

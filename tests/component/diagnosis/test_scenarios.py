@@ -61,7 +61,9 @@ EXPECTED = {
     "heat": ("GpuStraggler", "GPU 2", ["GpuThermalThrottling"]),
     "skew": ("RanksUneven", "chat", []),
     "pcie": ("ReplicaUsesPcie", "chat", []),
-    "tenant": ("ReplicaSlowerThanSiblings", "chat-b", ["GpuStraggler"]),
+    "tenant": ("GpuStraggler", "GPU 6", []),
+    "narrow": ("GpuStraggler", "GPU 3", ["GpuPcieDowngraded"]),
+    "powercap": ("GpuStraggler", "GPU 5", []),
     "oom": ("HighErrorRatio", "chat-b", ["GpuMemoryFull"]),
 }
 
@@ -94,6 +96,12 @@ def test_a_finding_does_not_come_and_go_while_the_fault_lasts(lived):
     for scenario in EXPECTED:
         node = lived(scenario)
         assert {node.changes[key] for key in every(node.findings)} == {1}, (scenario, node.changes)
+
+
+@pytest.mark.parametrize("scenario", ["heat", "tenant", "narrow", "powercap", "hang"])
+def test_a_slow_replica_with_a_known_cause_is_never_a_finding_of_its_own(lived, scenario):
+    node = lived(scenario)
+    assert "ReplicaSlowerThanSiblings" not in {name for name, _ in (*node.seen, *node.changes)}
 
 
 def test_a_replica_over_a_lost_gpu_is_ejected_within_seconds_and_its_sibling_serves_on(lived):

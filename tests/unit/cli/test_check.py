@@ -377,6 +377,31 @@ def test_what_is_evidence_already_is_no_impact_again():
     assert "running" not in impact
 
 
+@pytest.mark.parametrize("fields", [{"progress": False}, {"up": False}], ids=["frozen", "down"])
+def test_a_replica_that_stopped_has_stalled_requests_and_no_latency_of_before(fields):
+    stopped = msgspec.structs.replace(replica("chat-b", 0.018), **fields)
+    node = document(
+        findings=(msgspec.structs.replace(FINDING, replica="chat-b"),), replicas=(replica("chat-a", 0.018), stopped)
+    )
+    (impact,) = [line.strip() for line in report(Answer(url="h:1", document=node)) if "impact" in line]
+    assert impact == "impact: 26 requests stalled"
+
+
+@pytest.mark.parametrize(("name", "absent"), [("itl_mean", "ITL"), ("ttft_mean", "TTFT")])
+def test_a_latency_of_the_evidence_stands_there_alone(name, absent):
+    mean = (api.EvidenceDocument(name=name, value=0.02, unit="seconds"),)
+    slow = msgspec.structs.replace(FINDING, replica="chat-b", evidence=mean)
+    node = document(findings=(slow,), replicas=(replica("chat-b", 0.018),))
+    (impact,) = [line for line in report(Answer(url="h:1", document=node)) if "impact" in line]
+    assert absent not in impact.split()
+
+
+def test_a_cause_says_since_when():
+    began = msgspec.structs.replace(CAUSE, since=time.time() - 5.5)
+    printed = lines(msgspec.structs.replace(FINDING, causes=(began,)), Language.ENGLISH)
+    assert any(line.startswith("cause: GPU 6 掉卡  since ") for line in printed)
+
+
 def test_what_is_too_much_to_print_is_counted():
     many = tuple(api.EvidenceDocument(name=f"value_{number}", value=float(number)) for number in range(15))
     causes, steps = (CAUSE,) * 13, tuple(f"Step {number}." for number in range(14))

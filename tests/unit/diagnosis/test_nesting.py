@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from exporter.diagnosis.diagnose import arrange
-from exporter.model.finding import Finding, Severity, Subject, SubjectKind
+from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind
 from exporter.model.text import Text
+from tests.support.records import replace
 
 GPU = Subject(SubjectKind.GPU, "GPU-6", "GPU 6")
 REPLICA = Subject(SubjectKind.REPLICA, "chat-b", "chat-b")
@@ -25,6 +28,17 @@ def test_the_straggler_that_a_gpu_was_stands_under_its_loss_and_that_under_the_f
     assert tree(arrange(found)) == {"EngineFrozen": {"GpuLost": {"GpuNvlinkDown": {}, "GpuStraggler": {}}}}
 
 
-def test_a_straggler_that_is_not_lost_takes_its_own_cause_along():
-    found = [finding("GpuHot"), finding("GpuStraggler"), finding("ReplicaSlowerThanSiblings", REPLICA)]
-    assert tree(arrange(found)) == {"ReplicaSlowerThanSiblings": {"GpuStraggler": {"GpuHot": {}}}}
+def test_a_straggler_names_the_gpu_at_the_top_with_its_cause_and_how_slow_its_replica_is():
+    slow = replace(finding("ReplicaSlowerThanSiblings", REPLICA), evidence=(Evidence("itl_mean", 0.031, "seconds"),))
+    before = arrange([finding("GpuHot"), finding("GpuStraggler")])
+    after = arrange([finding("GpuHot"), finding("GpuStraggler"), slow])
+    assert tree(before) == tree(after) == {"GpuStraggler": {"GpuHot": {}}}
+    assert [item.name for item in after[0].evidence] == ["itl_mean"]
+
+
+@pytest.mark.parametrize("stopped", ["EngineFrozen", "EngineDown", "GpuLost"])
+def test_a_replica_that_stopped_is_not_slow(stopped):
+    found = [finding("ReplicaSlowerThanSiblings", REPLICA), finding(stopped, REPLICA)]
+    assert tree(arrange(found)) == {stopped: {}}
+    other = replace(finding("ReplicaSlowerThanSiblings", REPLICA), replica="chat-a")
+    assert len(arrange([other, finding(stopped, REPLICA)])) == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from exporter.diagnosis.diagnose import find
 from exporter.diagnosis.history import DiagnosisHistory
 from exporter.model import EngineReading, Histogram, Quantity, Stage, WindowFigures
@@ -60,6 +62,13 @@ def test_a_slower_sibling_is_a_finding_unless_both_have_a_queue():
     assert lived(sibling("a", requests_waiting=40), slow) == {}
     assert lived(sibling("a"), sibling("b", itl=0.03, tokens=400.0)) == {}
     assert lived(sibling("a"), sibling("b", itl=0.0239)) == {}
+
+
+@pytest.mark.parametrize("stopped", [0, 1], ids=["the fast", "the slow"])
+def test_a_replica_that_stopped_is_neither_slow_nor_a_measure_for_others(stopped):
+    states = [sibling("a"), sibling("b", itl=0.03)]
+    states[stopped] = tuple(replace(state, frozen=True) for state in states[stopped])
+    assert "ReplicaSlowerThanSiblings" not in lived(*states)
 
 
 def test_uneven_replicas_are_a_finding_unless_the_one_with_less_has_a_queue():
