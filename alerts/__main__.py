@@ -18,6 +18,7 @@ from alerts.alertmanager.plan import NotificationPlan
 from alerts.registry import groups
 from alerts.render import MONITORING_RESOURCE, RESOURCE, RULES, files
 from alerts.tuning import Tuning, load
+from exporter.__main__ import drop_inspect_mode
 from exporter.config.output_files import read_text, write_text
 from exporter.errors import SettingsError, ShardwatchError
 from exporter.model.text import Language
@@ -199,4 +200,5 @@ def parser(prog: str, output: Path | None) -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    drop_inspect_mode()
     sys.exit(main())

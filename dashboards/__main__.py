@@ -19,6 +19,7 @@ from alerts.tuning import load
 from dashboards import active_tuning, differences
 from dashboards.errors import DashboardError
 from dashboards.trace_links import JAEGER_URL, with_jaeger_url
+from exporter.__main__ import drop_inspect_mode
 from exporter.config.output_files import read_text, remove, write_text
 from exporter.errors import SettingsError
 from exporter.model.text import Language
@@ -195,4 +196,5 @@ def _read(path: str) -> str | None:
 
 
 if __name__ == "__main__":
+    drop_inspect_mode()
     sys.exit(main())

@@ -418,10 +418,18 @@ def test_the_parser_of_a_command_is_known_to_whoever_runs_it():
     assert isinstance(parser().parse_args(["once"]).command, argparse.ArgumentParser)
 
 
-def test_with_pythoninspect_an_error_is_one_line_and_no_prompt():
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["exporter", "run", "--listen", "nonsense"], "HOST:PORT"),
+        (["alerts", "--no-such"], "--no-such"),
+        (["dashboards", "--no-such"], "--no-such"),
+    ],
+)
+def test_with_pythoninspect_an_error_is_one_line_and_no_prompt(words, error):
     environment = os.environ | {"PYTHONINSPECT": "1"}
-    command = [sys.executable, "-m", "exporter", "run", "--listen", "nonsense"]
+    command = [sys.executable, "-m", *words]
     ended = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert "HOST:PORT" in ended.stderr
+    assert error in ended.stderr
     assert "Traceback" not in ended.stderr
