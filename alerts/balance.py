@@ -93,8 +93,15 @@ def _straggler() -> Alert:
         + lookups.SLOWDOWN
         + lookups.TEMPERATURE
         + lookups.SM_CLOCK
+        + lookups.POWER_LIMIT
+        + lookups.PCIE_WIDTH
         + lookups.ITL
-        + lookups.SIBLING_ITL,
+        + lookups.SIBLING_ITL
+        + lookups.ITL_RATIO
+        + lookups.RUNNING
+        + lookups.WAITING
+        + lookups.GATEWAY_SHARE
+        + lookups.VERDICT,
         action=words.by_label("cause", words.CAUSE_ACTIONS),
     )
 
@@ -215,12 +222,11 @@ def _ranks(tuning: Tuning) -> Alert:
             "{{ $labels.instance }} 上的 {{ $labels.replica }} 的调度器对各 rank 分配不均",
         ),
         description=Text(
-            "The busiest data-parallel rank has {{ $value | humanize }} times the mean number of running or "
-            f"waiting requests (threshold {limits.rank_imbalance.warning:g}).",
-            "最忙的数据并行 rank 的运行或排队请求数是均值的 {{ $value | humanize }} 倍（阈值 "
-            f"{limits.rank_imbalance.warning:g}）。",
+            "Its data-parallel ranks have unequal numbers of requests (threshold: the busiest has "
+            f"{limits.rank_imbalance.warning:g} times the mean).",
+            f"其各数据并行 rank 的请求数不等（阈值：最忙的是均值的 {limits.rank_imbalance.warning:g} 倍）。",
         )
-        + lookups.BUSIEST_RANK,
+        + lookups.rank_requests(limits.rank_imbalance.warning),
         action=Text(
             "Use a data-parallel load balancer that considers queue and KV cache, upgrade the engine, or balance "
             "externally with one endpoint per rank.",

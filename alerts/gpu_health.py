@@ -40,6 +40,7 @@ def _lost() -> Alert:
             "该卡（{{ $labels.uuid }}）已有 1 分钟无应答。",
         )
         + lookups.XID
+        + lookups.RESET_FIRST
         + lookups.FROZEN
         + lookups.RUNNING
         + lookups.WAITING
@@ -47,9 +48,9 @@ def _lost() -> Alert:
         + lookups.VERDICT,
         action=Text(
             "1. Take {{ with $labels.replica }}{{ . }}{{ else }}its replica{{ end }} out of the gateway. 2. Drain the node "
-            "and end the replica's processes. 3. Reboot if the XID asks for it, else reset the GPU; power-cycle if it recurs.",
+            "and end the replica's processes. 3. Reboot the node; power-cycle it if the GPU stays lost.",
             "1. 把{{ with $labels.replica }} {{ . }} {{ else }}其副本{{ end }}从网关摘除。2. 排空节点，结束该副本的全部进程。"
-            "3. 若 XID 要求则重启节点，否则复位该卡；再次出现则断电冷启动。",
+            "3. 重启节点；若该卡仍缺失则断电冷启动。",
         ),
     )
 

@@ -11,6 +11,7 @@ import re
 from alerts import words
 from alerts.recordings import NODE, RECENT_SECONDS, WINDOW
 from exporter.catalog import metrics as m
+from exporter.catalog.spec import Metric
 from exporter.model.text import Language, Text
 from exporter.model.xid_catalog import Class
 from exporter.promql import (
@@ -20,10 +21,12 @@ from exporter.promql import (
     binary,
     bottomk,
     label_replace,
+    min_by,
     over_time,
     select,
     since,
     topk,
+    unless,
     without_value,
 )
 
@@ -87,6 +90,25 @@ def _newest_xid() -> Expr:
     return bottomk(1, by_age(**{"class": Class.RESET_NODE.value}) - RECENT_SECONDS | by_age())
 
 
+def _reset_xid() -> Expr:
+    """Return the newest XID that asks for a reset of the GPU, unless another one asks for a reboot."""
+
+    def recent(class_: Class) -> Expr:
+        known = select(m.GPU_XID_ACTION_INFO, **bound(*_GPU), **{"class": class_.value})
+        newest = since(
+            aggregate("max", select(m.GPU_XID_LAST_TIMESTAMP_SECONDS, **bound(*_GPU)), without=("source",))
+        )
+        return binary("*", known, newest < RECENT_SECONDS, on=("uuid", "xid"), group_left=())
+
+    return bottomk(1, unless(recent(Class.RESET_CARD), recent(Class.RESET_NODE), on=("uuid",)))
+
+
+def _peer_power_limit() -> Expr:
+    members = select(m.GPU_REPLICA_INFO, **bound(*_REPLICA))
+    peers = and_on(select(m.GPU_POWER_LIMIT_WATTS, **bound("job", "instance")), members, on=(*NODE, "uuid"))
+    return aggregate("max", peers, by=NODE)
+
+
 def _full_gpu() -> Expr:
     used = select(m.GPU_MEMORY_USED_BYTES, **bound("job", "instance")) / select(m.GPU_MEMORY_TOTAL_BYTES)
     members = over_time("max", select(m.GPU_REPLICA_INFO, **bound(*_REPLICA)), "15m")
@@ -112,6 +134,11 @@ def _sibling_latency() -> Expr:
         stage="inter_token", quantile="0.5", window=WINDOW, **bound("job"), replica=without_value("@replica@"),
     )  # fmt: skip
     return bottomk(1, and_on(others, mine, on=("job", "model")))
+
+
+def _latency_ratio() -> Expr:
+    siblings = min_by(_sibling_latency(), "job", "model")
+    return binary("/", _latency(), siblings, on=("job", "model"), group_left=()) > 1.05
 
 
 def _engine_versions() -> Expr:
@@ -183,11 +210,64 @@ PEER_MEMORY = lookup(
     "The next of the replica's GPUs is at [value humanizePercentage].",
     "同副本其他卡最高 [value humanizePercentage]。",
 )
-BUSIEST_RANK = lookup(
-    topk(1, aggregate("sum", select(m.LLM_REQUESTS_RUNNING, **bound(*_REPLICA)), by=("rank",))),
-    "Rank [label rank] runs most: [value humanize] requests.",
-    "rank [label rank] 最忙：[value humanize] 个请求在运行。",
+RESET_FIRST = lookup(
+    _reset_xid(),
+    "XID [label xid] recommends a reset of the GPU: try it before the reboot.",
+    "XID [label xid] 建议复位该卡：重启之前先尝试复位。",
 )
+_OWN_POWER_LIMIT = select(m.GPU_POWER_LIMIT_WATTS, **bound(*_GPU))
+_LOWER_POWER_LIMIT = binary("<", _OWN_POWER_LIMIT, _peer_power_limit(), on=NODE, group_left=())
+POWER_LIMIT = lookup(
+    _LOWER_POWER_LIMIT, "Power limit: [value humanize] W.", "功率上限 [value humanize] W。"
+) + lookup(
+    binary(">", _peer_power_limit(), aggregate("max", _OWN_POWER_LIMIT, by=NODE), on=NODE),
+    "The highest of its group: [value humanize] W.",
+    "组内最高 [value humanize] W。",
+)
+_PCIE_WIDTH, _PCIE_WIDTH_MAX = (
+    aggregate("max", select(width, **bound(*_GPU)), by=_GPU)
+    for width in (m.GPU_PCIE_LINK_WIDTH, m.GPU_PCIE_LINK_WIDTH_MAX)
+)
+PCIE_WIDTH = lookup(_PCIE_WIDTH < _PCIE_WIDTH_MAX, "PCIe x[value humanize]", "PCIe x[value humanize]") + lookup(
+    _PCIE_WIDTH_MAX > _PCIE_WIDTH, "of x[value humanize].", "（最大 x[value humanize]）。"
+)
+
+
+def rank_requests(threshold: float) -> Text:
+    """Return how uneven the ranks' running and waiting requests are, each where it is above the threshold."""
+
+    def ratio(signal: str) -> Expr:
+        known = select(m.LLM_RANK_IMBALANCE_MAX_TO_MEAN_RATIO, signal=signal, **bound(*_REPLICA))
+        return over_time("avg", known, "5m") > threshold
+
+    def busiest(load: Metric, signal: str) -> Expr:
+        by_rank = aggregate("sum", select(load, **bound(*_REPLICA)), by=(*_REPLICA, "rank"))
+        return topk(1, and_on(by_rank > 0, ratio(signal), on=_REPLICA))
+
+    return (
+        lookup(
+            ratio("requests_running"),
+            "The busiest runs [value humanize] times the mean number of requests.",
+            "最忙的 rank 运行的请求数是均值的 [value humanize] 倍。",
+        )
+        + lookup(
+            ratio("requests_waiting"),
+            "The longest queue is [value humanize] times the mean queue.",
+            "最长的排队是均值的 [value humanize] 倍。",
+        )
+        + lookup(
+            busiest(m.LLM_REQUESTS_RUNNING, "requests_running"),
+            "Rank [label rank] runs most: [value humanize] requests.",
+            "rank [label rank] 运行最多：[value humanize] 个请求。",
+        )
+        + lookup(
+            busiest(m.LLM_REQUESTS_WAITING, "requests_waiting"),
+            "Rank [label rank] has the longest queue: [value humanize] requests.",
+            "rank [label rank] 排队最长：[value humanize] 个请求。",
+        )
+    )
+
+
 ITL = lookup(
     _latency(),
     "ITL p50 is [value humanizeDuration].",
@@ -197,6 +277,11 @@ SIBLING_ITL = lookup(
     _sibling_latency(),
     "Another replica of the model has [value humanizeDuration].",
     "同一模型的其他副本为 [value humanizeDuration]。",
+)
+ITL_RATIO = lookup(
+    _latency_ratio(),
+    "This replica takes [value humanize] times as long per token.",
+    "每个 token 的耗时是后者的 [value humanize] 倍。",
 )
 SM_CLOCK = lookup(
     select(m.GPU_CLOCK_HERTZ, domain="sm", **bound(*_GPU)),

@@ -44,8 +44,9 @@ CAUSE_ACTIONS: Mapping[str, Text] = {
         "在 BMC 中检查电源，更换或重新连接故障电源。",
     ),
     Cause.POWER_CAP.value: Text(
-        "Set the power limit of the other GPUs of the group: nvidia-smi -i {{ $labels.gpu }} -pl WATTS.",
-        "把功率上限设为与同组其他卡一致：nvidia-smi -i {{ $labels.gpu }} -pl 瓦数。",
+        "Set GPU {{ $labels.gpu }} to the power limit of the other GPUs of its group: nvidia-smi -i {{ $labels.gpu }} -pl "
+        "WATTS.",
+        "把 {{ $labels.gpu }} 号卡的功率上限设为与同组其他卡一致：nvidia-smi -i {{ $labels.gpu }} -pl 瓦数。",
     ),
     Cause.CLOCK_LOCK.value: Text(
         "Unlock the clocks: nvidia-smi -i {{ $labels.gpu }} -rgc -rmc.",

@@ -4,6 +4,7 @@ ShardwatchError
 ├── SettingsError        the configuration is refused whole; lists every problem (cli, app catch it)
 ├── ListenError          the listening address cannot be bound (cli catches it)
 ├── OutputError          standard output cannot be written (cli catches it)
+│   └── ReaderGoneError  nobody reads it any more: no error for the user
 ├── ThreadLimitError     the kernel allows no more threads (cli catches it)
 ├── SourceError          one source could not be read this time (poller catches it, nobody else)
 │   ├── EndpointError    the HTTP exchange with an engine failed
@@ -52,6 +53,10 @@ class ListenError(ShardwatchError):
 
 class OutputError(ShardwatchError):
     """Standard output is closed, its disk is full, or its reader is gone."""
+
+
+class ReaderGoneError(OutputError):
+    """The reader of standard output ended first, as ``head`` does."""
 
 
 class ThreadLimitError(ShardwatchError, RuntimeError):

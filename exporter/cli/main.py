@@ -15,7 +15,7 @@ from exporter.cli import signals, streams
 from exporter.cli.exit_codes import BAD_USAGE, FAILED, UNKNOWN
 from exporter.cli.parser import COMMANDS, parser
 from exporter.config.suggest import did_you_mean, nearest
-from exporter.errors import SettingsError, ShardwatchError, ThreadLimitError
+from exporter.errors import ReaderGoneError, SettingsError, ShardwatchError, ThreadLimitError
 
 ENTRY_POINTS = "shardwatch.commands"  # of commands in packages that the daemon must not import
 DAEMONS = ("run", "demo")
@@ -52,6 +52,8 @@ def _guarded(words: Sequence[str], failed: int = FAILED, bad_usage: int = BAD_US
     except ThreadLimitError:
         hint = "raise the limit of processes (ulimit -u, TasksMax, the pids limit of the container)"
         print(f"{program}: no more threads can be started; {hint}", file=sys.stderr)
+        return failed
+    except ReaderGoneError:
         return failed
     except ShardwatchError as error:
         print(f"{program}: {error}", file=sys.stderr)
@@ -111,4 +113,10 @@ def _run_entry_point(name: str, words: Sequence[str]) -> int:
         print(f"shardwatch {name}: is not installed; in a checkout run python -m {name}", file=sys.stderr)
         return FAILED
     run: Callable[[Sequence[str]], int] = found[0].load()
-    return run(words)
+    try:
+        code = run(words)
+    except BrokenPipeError as error:
+        streams.give_up(error)
+    if sys.stdout is not None:
+        streams.flush()
+    return code

@@ -7,9 +7,9 @@ import os
 import select
 import sys
 import time
-from typing import Any
+from typing import Any, NoReturn
 
-from exporter.errors import OutputError
+from exporter.errors import OutputError, ReaderGoneError
 
 _STDERR_SECONDS = 0.5  # in all, however often is written
 _CHUNK = 4096  # bytes; a pipe that is ready takes as many without waiting
@@ -76,7 +76,7 @@ def write(data: bytes) -> None:
         try:
             sys.stdout.buffer.write(data)
         except OSError as error:
-            _give_up(error)
+            give_up(error)
     flush()
 
 
@@ -87,12 +87,15 @@ def flush() -> None:
     try:
         sys.stdout.flush()
     except OSError as error:
-        _give_up(error)
+        give_up(error)
 
 
-def _give_up(error: OSError) -> None:
+def give_up(error: OSError) -> NoReturn:
+    """Raise ReaderGoneError if nobody reads standard output any more, OutputError for any other failed write."""
     # The rest of the buffer would fail again when the interpreter exits, with a message of its own.
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)
+    if isinstance(error, BrokenPipeError):
+        raise ReaderGoneError("nobody reads standard output any more") from None
     raise OutputError(f"standard output cannot be written: {error.strerror}") from None

@@ -82,6 +82,41 @@ DESCRIPTIONS = {
         "Current temperature: 91 °C."),
         "3 号卡（GPU-3）拖慢了整组：过热降频。完成同样的工作，耗时是同组其他卡的 1.31 倍。当前温度 91 °C。",
     ),
+    "a straggler with a lower power limit and fewer lanes, and what users feel": (
+        "GpuStraggler", {**GPU, "replica": "chat-a", "cause": "power_cap"},
+        {'gpu_straggler{GPU,replica="chat-a",cause="power_cap"}': "1x20", **OWNED, 'gpu_replica_info{OWNS4,rank="1"}': "1x20",
+         "gpu_power_limit_watts{GPU}": "350x20", "gpu_power_limit_watts{CARD4}": "700x20",
+         "gpu_pcie_link_width{GPU}": "4x20", "gpu_pcie_link_width_max{GPU}": "16x20",
+         'llm_latency_quantile_seconds{REPLICA,stage="inter_token",quantile="0.5",window="5m"}': "0.04x20",
+         'llm_latency_quantile_seconds{REPLICA_B,stage="inter_token",quantile="0.5",window="5m"}': "0.02x20",
+         'llm_engine_info{REPLICA,version="1"}': "1x20", **QUEUE, **GATEWAY,
+         'llm_verdict{REPLICA,state="drain",reason="straggler"}': "1x20"},
+        ("GPU 3 (GPU-3) is the straggler of its group: lower power limit. Power limit: 350 W. The highest of its group: 700 W. "
+         "PCIe x4 of x16. ITL p50 is 40ms. Another replica of the model has 20ms. This replica takes 2 times as long per token. "
+         "Requests running: 31. Requests waiting: 18. Gateway edge still sends it 49% of the requests of pool llama. "
+         "Verdict: drain (straggler)."),
+        ("3 号卡（GPU-3）拖慢了整组：功率上限偏低。功率上限 350 W。组内最高 700 W。PCIe x4（最大 x16）。ITL p50 为 40ms。"
+         "同一模型的其他副本为 20ms。每个 token 的耗时是后者的 2 倍。运行中的请求：31。排队的请求：18。"
+         "网关 edge 仍把后端池 llama 49% 的请求发给它。结论：排空（drain）（straggler）。"),
+    ),
+    "ranks whose queues are uneven": (
+        "RanksUneven", REPLICA,
+        {'llm_rank_imbalance_max_to_mean_ratio{REPLICA,signal="requests_waiting"}': "7.9x20",
+         'llm_rank_imbalance_max_to_mean_ratio{REPLICA,signal="requests_running"}': "1.02x20",
+         'llm_requests_running{REPLICA,rank="0"}': "64x20", 'llm_requests_running{REPLICA,rank="1"}': "62x20",
+         'llm_requests_waiting{REPLICA,rank="0"}': "90x20", 'llm_requests_waiting{REPLICA,rank="1"}': "1x20"},
+        ("Its data-parallel ranks have unequal numbers of requests (threshold: the busiest has 1.35 times the mean). "
+         "The longest queue is 7.9 times the mean queue. Rank 0 has the longest queue: 90 requests."),
+        ("其各数据并行 rank 的请求数不等（阈值：最忙的是均值的 1.35 倍）。最长的排队是均值的 7.9 倍。rank 0 排队最长：90 个请求。"),
+    ),
+    "a lost GPU whose XID recommends a reset": (
+        "GpuLost", GPU, {"gpu_up{GPU}": "0x20",
+        'gpu_xid_last_timestamp_seconds{GPU,xid="119",source="nvml"}': "0x20",
+        'gpu_xid_action_info{GPU,xid="119",class="reset_card",action="reset_card",meaning="GSP RPC timeout"}': "1x20"},
+        ("The GPU (GPU-3) has not answered for 1 minute. XID 119: GSP RPC timeout; recommended action: reset the GPU. "
+         "XID 119 recommends a reset of the GPU: try it before the reboot."),
+        "该卡（GPU-3）已有 1 分钟无应答。XID 119：GPU 系统处理器（GSP）未按时响应驱动：驱动调用可能挂起；建议操作：复位该卡。XID 119 建议复位该卡：重启之前先尝试复位。",
+    ),
     "an XID without advice": (
         "GpuXidResetNode", {**GPU, "xid": "79"}, {'gpu_xid_last_timestamp_seconds{GPU,xid="79",source="nvml+kernel_log"}': "0x20"},
         "XID 79 occurred 10m 0s ago (GPU-3).",
