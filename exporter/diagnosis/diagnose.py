@@ -44,7 +44,7 @@ _EXPLAINED_BY = {
     "GpuStraggler": ("GpuThermalThrottling", "GpuPowerBrake", "GpuPcieDowngraded", "GpuNvlinkDown", "GpuHot"),
     # A GPU whose links fail delays its replica before it is lost; the finding outlasts that by its linger.
     "GpuLost": ("GpuNvlinkDown", "GpuXidResetGpu", "GpuXidResetNode", "GpuStraggler"),
-    "GpuXidResetNode": ("GpuNvlinkDown",),
+    "GpuXidResetNode": ("GpuXidResetGpu", "GpuNvlinkDown"),
     "GpuXidResetGpu": ("GpuNvlinkDown",),
 }
 _SYMPTOMS = tuple(_EXPLAINED_BY)

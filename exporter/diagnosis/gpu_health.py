@@ -96,11 +96,16 @@ _BY_XID = {
 def findings(view: View) -> Iterator[Finding]:
     """Yield the faults of each GPU of the snapshot."""
     for card in view.snapshot.cards:
-        if card.facts.instance is None or card.reading is not None:
-            yield from _state(view, card)
-        if card.reading is not None:
-            yield from _memory_errors(view, card)
-            yield from _links(view, card)
+        for finding in _of_gpu(view, card):
+            yield action.with_index(finding, str(card.facts.index))
+
+
+def _of_gpu(view: View, card: CardState) -> Iterator[Finding]:
+    if card.facts.instance is None or card.reading is not None:
+        yield from _state(view, card)
+    if card.reading is not None:
+        yield from _memory_errors(view, card)
+        yield from _links(view, card)
 
 
 def _state(view: View, card: CardState) -> Iterator[Finding]:
@@ -151,6 +156,7 @@ def _unanswered(
         evidence=evidence,
         cause=Text("XID ", "XID ") + _xid(known[0]) if known else None,
         actions=actions,
+        solves_causes=words.id == "GpuLost",
         relief=view.relief(owner),
         replica=owner,
     )
@@ -201,6 +207,7 @@ def _after_xid(
             summary=Text(gpu.label, gpu.label) + words.summary + _xid(xid),
             evidence=evidence,
             actions=words.actions,
+            solves_causes=kind is Class.RESET_NODE,
             relief=view.relief(owner) if serves else None,
             replica=owner,
         )

@@ -30,7 +30,7 @@ _WORK = (
 )
 _MAX_PROCESSES = 4  # that are named as evidence
 _SOLUTIONS = {
-    Cause.THERMAL: (action.FAN,),
+    Cause.THERMAL: (action.COOLING,),
     Cause.POWER_CAP: (
         Text(
             "Compare the power limits of the group (nvidia-smi -q -d POWER) and set them equal (nvidia-smi -pl).",
@@ -47,8 +47,8 @@ _SOLUTIONS = {
     Cause.MEMORY_PRESSURE: (action.OTHER_PROCESS,),
     Cause.UNKNOWN: (
         Text(
-            "Compare clocks, power and processes with those of its peers: nvidia-smi -q -i GPU.",
-            "与同组 GPU 对比时钟、功耗与进程：nvidia-smi -q -i GPU。",
+            "Compare clocks, power and processes with those of its peers: nvidia-smi -q -i {gpu}.",
+            "与同组 GPU 对比时钟、功耗与进程：nvidia-smi -q -i {gpu}。",
         ),
     ),
 }
@@ -58,9 +58,12 @@ def findings(view: View, past: Past) -> Iterator[Finding]:
     """Yield what slows each GPU of the snapshot, and which GPU of a group holds too much memory."""
     for card in view.snapshot.cards:
         if card.reading is not None:
-            yield from _straggler(view, card)
-            yield from _clocks(view, past, card)
-            yield from _memory(view, past, card, view.owner(card))
+            for found in (
+                _straggler(view, card),
+                _clocks(view, past, card),
+                _memory(view, past, card, view.owner(card)),
+            ):
+                yield from (action.with_index(finding, str(card.facts.index)) for finding in found)
 
 
 def _straggler(view: View, card: CardState) -> Iterator[Finding]:
@@ -135,7 +138,7 @@ def _clocks(view: View, past: Past, card: CardState) -> Iterator[Finding]:
             subject=gpu,
             summary=Text(f"{gpu.label} is thermally throttled{held}", f"{gpu.label} 因过热降频{held}"),
             evidence=(Evidence("throttled", heat, "ratio"), *evidence),
-            actions=(action.FAN,),
+            actions=(action.COOLING,),
             replica=owner,
         )
     else:
@@ -165,7 +168,7 @@ def _hot(view: View, card: CardState, evidence: tuple[Evidence, ...]) -> Iterato
         subject=gpu,
         summary=summary,
         evidence=evidence,
-        actions=(action.FAN,),
+        actions=(action.COOLING,),
         replica=view.owner(card),
     )
 

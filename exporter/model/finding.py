@@ -51,7 +51,8 @@ class Finding(Struct, frozen=True, kw_only=True):
 
     ``id``: the name of the alert that judges the same, which is also the heading in the runbook.  ``relief``: what
     protects users until the problem is solved, ``actions``: what solves it.  ``causes``: the findings that explain
-    this one, the most likely first; not listed again on their own.  ``since``: Unix time, None until tracked.
+    this one, the most likely first; not listed again on their own.  ``solves_causes``: the actions solve the causes,
+    too, whose own would not do.  ``since``: Unix time, None until tracked.
     """
 
     id: str
@@ -63,6 +64,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     evidence: tuple[Evidence, ...] = ()
     cause: Text | None = None
     causes: tuple[Finding, ...] = ()
+    solves_causes: bool = False
     replica: str = ""  # whose users are hurt
     since: float | None = None
 
@@ -80,7 +82,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     @property
     def solution(self) -> tuple[Text, ...]:
         """The actions of the innermost first cause; further causes are mostly its consequences."""
-        return self.causes[0].solution if self.causes else self.actions
+        return self.causes[0].solution if self.causes and not self.solves_causes else self.actions
 
 
 class VerdictState(str, Enum):

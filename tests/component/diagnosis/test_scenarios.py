@@ -26,6 +26,7 @@ class Lived:
         node = VirtualNode(scenario, interval=5.0)
         self.seen = {}  # (id, label) → second at which it was first listed at the top
         self.states = {}  # (replica, state) → second
+        self.steps = set()  # that were ever recommended
         self.changes = collections.Counter()  # (id, label) → how often it began or ended, also below another
         before = set()
         for second in node.live(SECONDS):
@@ -37,6 +38,7 @@ class Lived:
             before = now
             for replica, verdict in self.snapshot.verdicts.replicas.items():
                 self.states.setdefault((replica, verdict.state), second)
+            self.steps.update(step.en for finding in self.snapshot.findings for step in finding.steps)
         self.findings = self.snapshot.findings
 
 
@@ -87,7 +89,7 @@ def test_a_finding_says_since_when_with_what_evidence_and_what_to_do(lived):
     assert node.snapshot.unix_time - straggler.since < SECONDS
     assert [step.en for step in straggler.steps] == [
         "Move load off chat-a.",
-        "Check fan, airflow and inlet temperature.",
+        "Check fan, filter and airflow of GPU 2.",
     ]
     assert straggler.summary.zh != straggler.summary.en
 
@@ -102,6 +104,12 @@ def test_a_finding_does_not_come_and_go_while_the_fault_lasts(lived):
 def test_a_slow_replica_with_a_known_cause_is_never_a_finding_of_its_own(lived, scenario):
     node = lived(scenario)
     assert "ReplicaSlowerThanSiblings" not in {name for name, _ in (*node.seen, *node.changes)}
+
+
+def test_the_step_that_resets_a_gpu_names_its_index(lived):
+    steps = lived("hang").steps
+    assert "Run nvidia-smi --gpu-reset -i 6." in steps
+    assert not [step for step in steps if "{gpu}" in step or "-i GPU" in step]
 
 
 def test_a_replica_over_a_lost_gpu_is_ejected_within_seconds_and_its_sibling_serves_on(lived):

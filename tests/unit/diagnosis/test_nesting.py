@@ -42,3 +42,14 @@ def test_a_replica_that_stopped_is_not_slow(stopped):
     assert tree(arrange(found)) == {stopped: {}}
     other = replace(finding("ReplicaSlowerThanSiblings", REPLICA), replica="chat-a")
     assert len(arrange([other, finding(stopped, REPLICA)])) == 2
+
+
+@pytest.mark.parametrize("worse", ["GpuXidResetNode", "GpuLost"])
+def test_no_reset_of_a_gpu_is_advised_whose_node_needs_a_reboot(worse):
+    reset = replace(finding("GpuXidResetGpu"), actions=(Text("reset", "reset"),))
+    reboot = replace(finding(worse), actions=(Text("reboot", "reboot"),), solves_causes=True)
+    (only,) = arrange([reset, finding("GpuNvlinkDown"), reboot])
+    assert only.id == worse
+    assert [step.en for step in only.steps] == ["reboot"]
+    (frozen,) = arrange([reset, reboot, finding("EngineFrozen", REPLICA)])
+    assert [step.en for step in frozen.steps] == ["reboot"]

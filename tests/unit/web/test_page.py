@@ -77,7 +77,7 @@ def test_the_finding_stands_first_with_cause_evidence_and_what_to_do(heat):
     text = document.text("findings")
     finding = heat[0].findings[0]
     for part in (finding.summary.en, "WARNING", "Cause", "thermally throttled", "temperature", "°C",
-                 "What to do", "Check fan, airflow and inlet temperature."):  # fmt: skip
+                 "What to do", "Check fan, filter and airflow of GPU 2."):  # fmt: skip
         assert part in text, part
     assert list(document.sections)[1] == "findings"
 
