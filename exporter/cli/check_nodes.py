@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from exporter.cli.client_errors import explain, explain_document
 from exporter.cli.setup import read_settings
 from exporter.cli.terminal import duration, printable
 from exporter.errors import ShardwatchError, SourceError
@@ -94,13 +95,12 @@ def ask(url: str, language: Language, timeout: float, credentials: DaemonCredent
         hint = _REFUSED if error.reason == "http_401" and credentials.username else _HINTS.get(error.reason)
         if error.reason == "http_400" and base.startswith("https:"):
             hint = None
-        problem = _KEYS.sub(lambda match: f"--{match[0].replace('_', '-')}", str(error)) + (
-            f"; {hint.in_(language)}" if hint is not None else ""
+        problem = _KEYS.sub(lambda match: f"--{match[0].replace('_', '-')}", explain(error, language)) + (
+            f"{Text('; ', '；').in_(language)}{hint.in_(language)}" if hint is not None else ""
         )
         return Answer(url=url, problem=problem, is_refused=error.reason == "refused")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:  # causes without end
-        wrong = Text("is no Shardwatch of this version: ", "不是此版本的 Shardwatch：").in_(language)
-        return Answer(url=url, problem=f"{wrong}{error}")
+        return Answer(url=url, problem=explain_document(error, language))
     except (ShardwatchError, ValueError) as error:
         return Answer(url=url, problem=str(error))
     return Answer(url=url, document=document, problem=_age_problem(document, language, time.time()))

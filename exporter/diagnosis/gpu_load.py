@@ -119,14 +119,18 @@ def _clocks(view: View, past: Past, card: CardState) -> Iterator[Finding]:
         *measured("sm_clock_max", best, "hertz"),
         *location(card),
     )
-    held = f" ({clock / _MHZ:.0f} of {best / _MHZ:.0f} MHz)" if clock is not None and best else ""
+    held = (
+        Text(f" ({clock / _MHZ:.0f} of {best / _MHZ:.0f} MHz)", f"（{clock / _MHZ:.0f}，最高 {best / _MHZ:.0f} MHz）")
+        if clock is not None and best
+        else Text("", "")
+    )
     busy = (signal(card, Signal.UTILIZATION) or 0.0) > limit.BUSY_UTILIZATION
     if brake > limit.POWER_BRAKE_SHARE:
         yield Finding(
             id="GpuPowerBrake",
             severity=Severity.WARNING,
             subject=gpu,
-            summary=Text(f"{gpu.label} is under power brake{held}", f"{gpu.label} 处于供电制动状态{held}"),
+            summary=Text(f"{gpu.label} is under power brake{held.en}", f"{gpu.label} 处于供电制动状态{held.zh}"),
             evidence=(Evidence("throttled", brake, "ratio"), *evidence),
             actions=(action.POWER,),
             replica=owner,
@@ -136,7 +140,7 @@ def _clocks(view: View, past: Past, card: CardState) -> Iterator[Finding]:
             id="GpuThermalThrottling",
             severity=Severity.WARNING,
             subject=gpu,
-            summary=Text(f"{gpu.label} is thermally throttled{held}", f"{gpu.label} 因过热降频{held}"),
+            summary=Text(f"{gpu.label} is thermally throttled{held.en}", f"{gpu.label} 因过热降频{held.zh}"),
             evidence=(Evidence("throttled", heat, "ratio"), *evidence),
             actions=(action.COOLING,),
             replica=owner,
