@@ -7,6 +7,7 @@ or a rejected thresholds or receivers file, or (with ``--diff``) a file that can
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +27,7 @@ from exporter.model.text import Language
 OK, FAILED, BAD_INPUT = 0, 1, 2
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _RESOURCES = frozenset({RESOURCE, MONITORING_RESOURCE})
+_REMOVED = re.compile(r"  - alert (\w+)")
 GENERATED = Path(__file__).parent / "generated"
 
 
@@ -81,10 +83,12 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m alerts", outp
     except SettingsError as error:
         print(f"{prog}: {error}", file=sys.stderr)
         return BAD_INPUT
+    if (watchdog := tuning.rules.get("Watchdog")) and not watchdog.enabled:
+        print(f"{prog}: Watchdog is switched off: a failure of the notification path goes unnoticed", file=sys.stderr)
     try:
         wanted = generated(tuning, _languages(arguments), plan)
         if arguments.diff:
-            return _report(wanted, arguments.output)
+            return _report(wanted, arguments.output, tuning)
     except ShardwatchError as error:
         print(f"{prog}: {error}", file=sys.stderr)
         return BAD_INPUT
@@ -109,7 +113,7 @@ def _languages(arguments: argparse.Namespace) -> list[Language]:
     return used or list(Language)
 
 
-def _report(wanted: Mapping[Path, str], output: Path) -> int:
+def _report(wanted: Mapping[Path, str], output: Path, tuning: Tuning) -> int:
     """Print what writing the files would change; return 1 if anything does."""
     changes: dict[str, list[str]] = {}
     for path, text in wanted.items():
@@ -123,12 +127,14 @@ def _report(wanted: Mapping[Path, str], output: Path) -> int:
         elif path.name == alertmanager.CONFIGURATION:
             changes[str(output / path)] = differences.alertmanager(old, text, str(output / path))
         elif old != text:
-            changes[str(output / path)] = ["~ content"]
+            changes[str(output / path)] = differences.text(old, text)
     for path, how in differing(wanted, output):
         if path not in wanted:
             changes[str(output / path)] = [f"- {how}"]
     for line in differences.lines_about(changes):
-        print(line)
+        removed = _REMOVED.match(line)
+        change = tuning.rules.get(removed[1]) if removed else None
+        print(line if change is None or change.enabled else f"{line}: switched off: {change.reason}")
     return FAILED if any(changes.values()) else OK
 
 

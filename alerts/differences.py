@@ -6,6 +6,8 @@ is equal to ours.
 
 from __future__ import annotations
 
+import difflib
+import json
 import os
 import re
 from collections import Counter
@@ -23,6 +25,7 @@ _TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|[A-Za-z_:][\w:]*|(\d+(?:\.\d+)?(?:e[+-]?
 _PLACEHOLDER = re.compile(r"\{\{-? ?\$labels\.(\w+)[^}]*\}\}")
 _WINDOW = re.compile(r"(?:\d+[a-z]+)+\Z")
 _ABSENT = "none"
+_MAX_LINES = 8  # of a file that is neither rules nor a configuration
 Json = dict[str, Any]
 
 
@@ -81,12 +84,28 @@ def alertmanager(old: str, new: str, path: str) -> list[str]:
             continue
         if isinstance(ours, list) and isinstance(theirs, list):
             added, removed = (
-                sum(item not in others for item in items) for items, others in ((ours, theirs), (theirs, ours))
+                [item for item in items if item not in others] for items, others in ((ours, theirs), (theirs, ours))
             )
-            found.append(f"~ {key}: {added} added, {removed} removed" if added or removed else f"~ {key}: the order")
+            changed = f"{len(added)} added, {len(removed)} removed" if added or removed else "the order"
+            found.append(f"~ {key}: {changed}")
+            found += indented(f"+ {json.dumps(item, ensure_ascii=False, default=str)}" for item in added)
+            found += indented(f"- {json.dumps(item, ensure_ascii=False, default=str)}" for item in removed)
         else:
             found.append(f"~ {key}")
     return found
+
+
+def text(old: str, new: str) -> list[str]:
+    """Return how many lines ``new`` adds to and removes from ``old``, and the first of them."""
+    lines = [
+        line
+        for line in difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=0)
+        if not line.startswith(("---", "+++", "@@"))
+    ]
+    added = sum(line.startswith("+") for line in lines)
+    shown = [f"{line[0]} {line[1:].strip()}" for line in lines[:_MAX_LINES]]
+    more = [f"and {len(lines) - _MAX_LINES} more"] if len(lines) > _MAX_LINES else []
+    return [f"~ lines: {added} added, {len(lines) - added} removed", *indented([*shown, *more])]
 
 
 def parsed(text: str, path: str) -> Any:

@@ -95,7 +95,18 @@ def test_numbers_alone_are_told_apart_from_other_expressions(old, new, changes):
 def test_the_sections_of_an_alertmanager_configuration_are_counted():
     new = "route: {receiver: a}\ninhibit_rules: [{equal: [a]}, {equal: [b]}]\n"
     old = "route: {receiver: b}\ninhibit_rules: [{equal: [c]}, {equal: [b]}]\n"
-    assert differences.alertmanager(old, new, "a.yaml") == ["~ inhibit_rules: 1 added, 1 removed", "~ route"]
+    assert differences.alertmanager(old, new, "a.yaml") == [
+        "~ inhibit_rules: 1 added, 1 removed",
+        '    + {"equal": ["a"]}',
+        '    - {"equal": ["c"]}',
+        "~ route",
+    ]
+
+
+def test_the_lines_of_another_file_that_change_are_printed_as_many_as_fit():
+    assert differences.text("a\nb\n", "a\nc\n") == ["~ lines: 1 added, 1 removed", "    - b", "    + c"]
+    many = differences.text("", "x\n" * 20)
+    assert many == ["~ lines: 20 added, 0 removed", *["    + x"] * 8, "    and 12 more"]
 
 
 @pytest.mark.parametrize(
@@ -129,16 +140,23 @@ def test_the_command_compares_the_files_in_use_and_exits_with_what_it_found(tmp_
     assert "en/kustomization.yaml: 1 added\n  + new file\n" in printed and "zh/" not in printed
     assert "  + alert GpuLost (critical): GPU <gpu> on <instance> is lost" in printed
     assert "  - alert CardLost (critical)\n" in printed
-    assert "  - alert GpuHot (warning)\n" in printed, "the thresholds file switches it off"
+    assert "  - alert GpuHot (warning): switched off: water cooling\n" in printed
     path.write_text("{")
     assert command(["--output", str(tmp_path), "--diff"]) == BAD_INPUT
     assert f"{path} is not valid YAML" in capsys.readouterr().err
 
 
-def _own(folder):
+def _own(folder, name="GpuHot"):
     path = folder / "own.yaml"
-    path.write_text("rules:\n  GpuHot: {enabled: false, reason: water cooling}\n")
+    path.write_text(f"rules:\n  {name}: {{enabled: false, reason: water cooling}}\n")
     return path
+
+
+def test_switching_the_watchdog_off_is_a_warning(tmp_path, capsys):
+    assert command(["--output", str(tmp_path), "--thresholds", str(_own(tmp_path, "Watchdog"))]) == OK
+    assert "Watchdog is switched off: a failure of the notification path goes unnoticed" in capsys.readouterr().err
+    assert command(["--output", str(tmp_path)]) == OK
+    assert "Watchdog is" not in capsys.readouterr().err
 
 
 def test_a_comparison_writes_nothing(tmp_path, capsys):
