@@ -21,6 +21,7 @@ from exporter.model.finding import NO_REPLICA_SERVES, Severity, VerdictState
 from exporter.model.text import Language
 
 VERDICT = "verdict"  # of --fail-on: only a node that should get no jobs fails
+_VERDICT_CODE = {VerdictState.DRAIN: WARNING, VerdictState.EJECT: CRITICAL}  # whatever its findings
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e\n]")
 
 
@@ -80,7 +81,7 @@ def worst(codes: Sequence[int], fail_on: str) -> int:
 
 
 def code(answer: Answer, fail_on: str = Severity.WARNING.value) -> int:
-    """Return the exit code of one node: of its gravest finding, or of its verdict."""
+    """Return the exit code of one node: of its gravest finding and its verdict, or of its verdict alone."""
     node = answer.document
     if node is None or answer.problem:
         return UNKNOWN
@@ -91,6 +92,7 @@ def code(answer: Answer, fail_on: str = Severity.WARNING.value) -> int:
         # What lies in the engines is theirs to repair: the node's GPUs can take other jobs.
         return OK if state is VerdictState.SERVE or node.verdict.reason == NO_REPLICA_SERVES else CRITICAL
     gravest = max((SEVERITY_CODE.get(finding.severity, OK) for finding in node.findings), default=OK)
+    gravest = max(gravest, _VERDICT_CODE.get(state, OK))
     return UNKNOWN if gravest == OK and state is VerdictState.UNKNOWN else gravest
 
 

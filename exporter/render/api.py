@@ -158,8 +158,8 @@ class NodeDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
     version: str
     time: float  # Unix time of the snapshot
     verdict: VerdictDocument
+    findings: tuple[FindingDocument, ...]  # also where there are none: whoever reads no list knows nothing
     driver: dict[str, str] = {}
-    findings: tuple[FindingDocument, ...] = ()
     gpus: tuple[GpuDocument, ...] = ()
     replicas: tuple[ReplicaDocument, ...] = ()
     gateways: tuple[GatewayDocument, ...] = ()

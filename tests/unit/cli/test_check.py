@@ -33,7 +33,11 @@ FINDING = api.FindingDocument(
 def document(**fields):
     """Return a node of now that serves."""
     node = api.NodeDocument(
-        api="v1", version="1", time=time.time(), verdict=api.VerdictDocument(state=VerdictState.SERVE)
+        api="v1",
+        version="1",
+        time=time.time(),
+        verdict=api.VerdictDocument(state=VerdictState.SERVE),
+        findings=(),
     )
     return msgspec.structs.replace(node, **fields)
 
@@ -121,8 +125,9 @@ FIELDS = b'{"id":"a","severity":"info","subject_kind":"gpu","subject":"","label"
         HEAD + FIELDS * 900 + b"]}" * 900 + b"]}",
         HEAD.replace(b'"v1"', b'"v2"') + b"]}",
         HEAD + FIELDS.replace(b'"info"', b'"fatal"') + b"]}]}",
+        HEAD.replace(b',"findings":[', b"}"),
     ],
-    ids=["deep", "other version", "unknown severity"],
+    ids=["deep", "other version", "unknown severity", "no findings"],
 )
 def test_a_document_that_is_not_understood_is_one_unknown_line(node, text, capsys):
     node(text)
@@ -192,6 +197,12 @@ def test_a_scheduler_drains_for_gpus_and_not_for_engines(state, reason, code):
     answer = Answer(url="h:1", document=document(findings=(FINDING,), verdict=verdict))
     assert check.code(answer, "verdict") == code
     assert check.code(answer) == 2  # the engine's finding is critical all the same
+
+
+@pytest.mark.parametrize(("state", "code"), [(VerdictState.DRAIN, 1), (VerdictState.EJECT, 2)])
+def test_a_node_that_should_get_no_jobs_is_never_ok(state, code):
+    node = document(verdict=api.VerdictDocument(state=state, reason="gpu_lost", detail="GPU 6 is lost"))
+    assert check.code(Answer(url="h:1", document=node)) == code
 
 
 def test_the_verdict_stands_on_a_line_of_its_own_for_scripts():
