@@ -5,10 +5,11 @@ No style attribute and no inline script: the Content-Security-Policy allows neit
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import blake2b
 from html import escape
 from math import isnan
-from urllib.parse import quote
 
 from exporter.model.text import Language
 from exporter.web import values
@@ -43,6 +44,20 @@ _HEADINGS = {"utilization": "work", "sm_active": "work"}
 def _text(text: str) -> str:
     """Return text for an element's content or a quoted attribute's value."""
     return escape(text, quote=True)
+
+
+def unique_keys(keys: Iterable[str]) -> list[str]:
+    """Return a data-key for each key of one list: hashes, because names come from outside, and no two the same.
+
+    The script keeps one element for each data-key, so that it would drop the second of two that are equal.
+    """
+    seen: Counter[str] = Counter()
+    found = []
+    for key in keys:
+        number = f"-{seen[key]}" if seen[key] else ""
+        seen[key] += 1
+        found.append(blake2b(key.encode(errors="backslashreplace"), digest_size=8).hexdigest() + number)
+    return found
 
 
 class HtmlWriter:
@@ -87,7 +102,8 @@ class HtmlWriter:
         yield f'<p id="old" class="alert" role="alert"{"" if old else " hidden"}>{old}</p>\n'
         yield (
             f'<p id="lost" class="alert" role="alert" hidden data-own data-text="{_text(lost)}"'
-            f' data-short="{_text(say("lost_short"))}"></p>\n'
+            f' data-short="{_text(say("lost_short"))}"'
+            f' data-title="? {_text(say("title").format(node=page.node))}"></p>\n'
         )
         yield _navigation(page, say)
         yield f'<main id="main" tabindex="-1"{" class=old" if old else ""}>\n'
@@ -112,7 +128,10 @@ class HtmlWriter:
             f'<th scope="col"{" class=n" * column.numeric}{_title(column.title)}>{_text(column.heading)}</th>'
             for column in table.columns
         )
-        rows = "".join(self._row(table, row, say, curves=curves) for row in table.rows)
+        keys = unique_keys(row.key for row in table.rows)
+        rows = "".join(
+            self._row(table, row, key, say, curves=curves) for row, key in zip(table.rows, keys, strict=True)
+        )
         note = f"<small>{_text(table.note)}</small>" if table.note else ""
         if table.id == "gpus" and len(table.rows) > 1:
             note += (
@@ -125,7 +144,7 @@ class HtmlWriter:
         )
         return _section(table.id, table.heading, inner, note)
 
-    def _row(self, table: PageTable, row: PageRow, say: Words, *, curves: bool) -> str:
+    def _row(self, table: PageTable, row: PageRow, key: str, say: Words, *, curves: bool) -> str:
         cells = []
         for number, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True)):
             inner = self._cell(cell, say, curves=curves)
@@ -138,7 +157,7 @@ class HtmlWriter:
             else:
                 cells.append(f"<td{classes}{_title(cell.title)}>{inner}</td>")
         level = f' data-level="{row.level.value}"' if row.level.value else ""
-        return f'<tr data-key="{_text(row.key)}"{level}>{"".join(cells)}</tr>\n'
+        return f'<tr data-key="{key}"{level}>{"".join(cells)}</tr>\n'
 
     def _cell(self, cell: PageCell, say: Words, *, curves: bool) -> str:
         detail = f"<small><bdi>{_text(cell.detail)}</bdi></small>" if cell.detail else ""
@@ -260,12 +279,13 @@ def _section(name: str, heading: str, inner: str, note: str = "") -> str:
 
 def _findings(page: NodePage, say: Words) -> str:
     summary = page.summary
-    inner = "".join(_problem(problem, say) for problem in page.problems)
+    keys = unique_keys(problem.key for problem in page.problems)
+    inner = "".join(_problem(problem, key, say) for problem, key in zip(page.problems, keys, strict=True))
     well = f'<p class="well {summary.level.value}">{_sign(summary.level, say)}{_text(summary.text)}</p>'
     return _section("findings", say("findings"), inner or well)
 
 
-def _problem(problem: ShownFinding, say: Words) -> str:
+def _problem(problem: ShownFinding, key: str, say: Words) -> str:
     steps = "".join(f"<li><bdi>{_text(step)}</bdi></li>" for step in problem.steps)
     causes = "".join(_cause(cause) for cause in problem.causes)
     parts = []
@@ -277,7 +297,7 @@ def _problem(problem: ShownFinding, say: Words) -> str:
         kind = "one" if len(problem.steps) == 1 else "many"
         parts.append(f'<dt>{_text(say("do"))}</dt><dd><ol class="{kind}">{steps}</ol></dd>')
     return (
-        f'<article class="finding {problem.level.value}" data-key="{_text(problem.key)}">'
+        f'<article class="finding {problem.level.value}" data-key="{key}">'
         f'<h3><span class="badge {problem.level.value}"><i aria-hidden="true">{SIGNS.get(problem.level, "")}</i>'
         f"{_text(problem.word)}</span> <bdi>{_text(problem.summary)}</bdi></h3>"
         f'<p class="since">{_text(problem.since)} <span>{_text(say("runbook"))}: {_text(problem.runbook)}</span></p>'
@@ -303,9 +323,9 @@ def _events(events: Sequence[ShownEvent], say: Words) -> str:
     if not events:
         return _section("events", say("events"), f'<p class="quiet">{_text(say("no_events"))}</p>')
     items = "".join(
-        f'<li data-key="{_text(quote(event.key))}" class="{event.level.value}"><time>{_text(event.time)}</time>'
+        f'<li data-key="{key}" class="{event.level.value}"><time>{_text(event.time)}</time>'
         f" {_sign(event.level, say)}<bdi>{_text(event.text)}</bdi></li>\n"
-        for event in events
+        for event, key in zip(events, unique_keys(event.key for event in events), strict=True)
     )
     scroll = f'<ol class="events scroll" tabindex="0" aria-labelledby="h-events">\n{items}</ol>'
     return _section("events", say("events"), scroll)

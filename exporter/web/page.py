@@ -48,7 +48,7 @@ def build(
         tables=Tables(snapshot, language).all(),
         events=tuple(
             ShownEvent(
-                key=f"{event.unix_time}-{event.text.en[:80]}",
+                key=f"{event.unix_time}-{event.text.en}",
                 time=values.clock(event.unix_time, now),
                 level=severity_level(event.severity),
                 text=clean(event.text.in_(language), MAX_SENTENCE),

@@ -182,7 +182,7 @@ class Tables:
             uuids = [found.uuid for found in self._snapshot.assignments
                      if found.replica == replica.name and found.rank == name]  # fmt: skip
             yield PageRow(
-                key=f"rank-{replica.name}-{name}",
+                key=f"rank-{(replica.name, name)}",
                 cells=(
                     PageCell(clean(name), clean(replica.name)),
                     PageCell(values.ranges([self._labels[uuid] for uuid in uuids if uuid in self._labels]) or ABSENT),
@@ -440,7 +440,7 @@ class Tables:
                 if sent:
                     state = PageCell(state.text, say("sends_to_ejected"), Level.CRITICAL)
                 yield PageRow(
-                    key=f"backend-{gateway.name}-{backend.pool}-{backend.name}",
+                    key=f"backend-{(gateway.name, backend.pool, backend.name)}",
                     level=Level.CRITICAL if sent else Level.NONE,
                     cells=(
                         name,

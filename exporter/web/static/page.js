@@ -1,14 +1,18 @@
 // Keeps the page current: asks for it each second, and changes what differs.  The server writes all of the HTML.
 const SECOND = 1000;
 const FULL_EVERY = 5; // requests; curves have a point each five seconds, and stay as they are in between
-const TIMEOUT = 10 * SECOND;
+const HIDDEN = 15 * SECOND; // between requests while nobody sees the page: its title is still seen
+const TIMEOUT = 3 * SECOND;
 const OLD = 15; // seconds
 
 const found = (id, root = document) => root.getElementById(id);
 const seen = { at: found("age").dataset.at, when: performance.now() - 1000 * Number(found("age").dataset.age) };
 let etag = "";
 let requests = 1;
-let lostSince = null;
+let lastAnswer = new Date();
+let lost = false;
+let timer;
+let busy = false;
 
 const time = (date) => date.toISOString().slice(11, 19) + " UTC";
 
@@ -23,19 +27,21 @@ function showAge() {
   if (!seen.at) return;
   const seconds = Math.max(0, (performance.now() - seen.when) / 1000);
   element.textContent = element.dataset.text.replace("{age}", age(seconds));
-  found("main").classList.toggle("old", seconds > OLD || lostSince !== null);
+  found("main").classList.toggle("old", seconds > OLD || lost);
 }
 
 function showLost(problem) {
   const element = found("lost");
-  lostSince ??= time(new Date());
-  const text = element.dataset.text.replace("{since}", lostSince).replace("{problem}", problem);
+  lost = true;
+  document.title = element.dataset.title;
+  const text = element.dataset.text.replace("{since}", time(lastAnswer)).replace("{problem}", problem);
   if (element.textContent !== text) element.textContent = text;
   element.hidden = false;
 }
 
 function showFound() {
-  lostSince = null;
+  lost = false;
+  lastAnswer = new Date();
   found("lost").hidden = true;
 }
 
@@ -65,6 +71,7 @@ function morphChildren(to, from) {
   for (const wanted of [...from.childNodes]) {
     const key = wanted.dataset?.key;
     let match = key === undefined ? place : keyed.get(key);
+    keyed.delete(key); // a second element of the same key is one of its own
     if (key === undefined && match && (match.nodeName !== wanted.nodeName || match.dataset?.key !== undefined)) match = null;
     if (!match) {
       to.insertBefore(document.adoptNode(wanted), place);
@@ -100,21 +107,24 @@ async function update() {
 }
 
 async function loop() {
-  if (document.visibilityState === "visible") {
-    try {
-      await update();
-      showFound();
-    } catch (error) {
-      etag = "";
-      showLost(/^HTTP/.test(error.message) ? error.message : found("lost").dataset.short);
-    }
-    showAge();
+  if (busy) return;
+  busy = true;
+  clearTimeout(timer);
+  try {
+    await update();
+    showFound();
+  } catch (error) {
+    etag = "";
+    showLost(/^HTTP/.test(error.message) ? error.message : found("lost").dataset.short);
   }
-  setTimeout(loop, SECOND);
+  showAge();
+  busy = false;
+  timer = setTimeout(loop, document.visibilityState === "visible" ? SECOND : HIDDEN);
 }
 
 setInterval(showAge, SECOND);
 document.addEventListener("visibilitychange", () => {
   requests = 0;
+  if (document.visibilityState === "visible") loop();
 });
-setTimeout(loop, SECOND); // the server has just written the page, and its first paint is not to wait
+timer = setTimeout(loop, SECOND); // the server has just written the page, and its first paint is not to wait

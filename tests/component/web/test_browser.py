@@ -141,12 +141,14 @@ def test_a_daemon_that_is_gone_is_said_to_be_gone_with_the_time_of_the_data(visi
     try:
         lost.wait_for(state="visible")
         assert "No answer from the daemon" in lost.inner_text()
+        until(lambda: page.title().startswith("? "))
         assert "The values below are those of 00:01:30 UTC" in lost.inner_text()
         assert "makes no progress" in seen(page, "findings"), "the last data stays"
         until(lambda: page.evaluate("document.getElementById('main').classList.contains('old')"))
     finally:
         until(lambda: serves_again(node, port))
     lost.wait_for(state="hidden")
+    until(lambda: page.title().startswith("■ "))
     until(lambda: page.evaluate("!document.getElementById('main').classList.contains('old')"))
 
 

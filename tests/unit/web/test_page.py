@@ -8,9 +8,10 @@ from math import nan
 
 import pytest
 
-from exporter.model.text import Language
+from exporter.model.finding import Severity
+from exporter.model.text import Language, Text
 from exporter.web import plain, values
-from exporter.web.history import POINTS, NodeHistory
+from exporter.web.history import POINTS, Event, NodeHistory
 from exporter.web.html import HEIGHT, HtmlWriter, area, path, stretches
 from exporter.web.page import build
 from exporter.web.texts import TEXTS, words
@@ -197,6 +198,34 @@ def test_a_name_of_ten_kilobytes_is_cut_visibly():
         assert len(max(document.sections[section].split(), key=len)) <= values.MAX_SENTENCE
         assert "x…" in document.sections[section]
     assert max(map(len, plain.write(page_of(shown)).splitlines())) < 2000
+
+
+def keys_of(document, tag):
+    return [
+        attributes["data-key"] for name, attributes in document.elements if name == tag and "data-key" in attributes
+    ]
+
+
+def test_no_two_rows_have_the_same_key_because_the_browser_keeps_one_of_each():
+    prefix = "XID " + 100 * "x"
+    events = tuple(Event(unix_time=1.7e9, severity=Severity.NONE, text=Text(text, text))
+                   for text in (f"{prefix}1", f"{prefix}2", prefix, prefix))  # fmt: skip
+    shown = snapshot(replicas=(replica("a"), replica("a")))
+    document = Document(HtmlWriter(NodeHistory()).write(build(shown, events, Language.ENGLISH, node="n", age=1.0)))
+    keys = keys_of(document, "li")
+    assert len(document.text("events").split("XID")) == 5
+    assert len(set(keys)) == len(keys)
+    rows = keys_of(document, "tr")
+    assert len(rows) == len(set(rows)) == 2
+
+
+def test_a_key_has_no_character_of_a_name_and_stays_the_same():
+    document = Document(html_of(malicious_snapshot(MALICIOUS)))
+    for tag in ("tr", "article"):
+        keys = keys_of(document, tag)
+        assert keys
+        assert set("".join(keys)) <= set(string.hexdigits + "-")
+        assert keys == keys_of(Document(html_of(malicious_snapshot(MALICIOUS))), tag)
 
 
 # ---------------------------------------------------------------------- values and curves
