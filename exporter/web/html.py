@@ -236,6 +236,10 @@ def _header(page: NodePage, say: Words) -> str:
     other = "en" if page.language == "zh" else "zh"
     verdict = f'<span class="badge {page.verdict.level.value}">{_sign(page.verdict.level, say)}'
     verdict += f"{_text(say('verdict'))}: {_text(page.verdict.text)}</span>"
+    if page.gravest is not None:
+        sign = f'<i aria-hidden="true">{SIGNS[page.gravest.level]}</i>'
+        verdict += f' <span class="badge {page.gravest.level.value}" data-key="gravest">'
+        verdict += f"{sign}{_text(page.gravest.text)}</span>"
     data = say("no_data")
     if page.unix_time is not None:
         data = say("data_of").format(time=page.time, age=values.age(page.age, say))
@@ -246,7 +250,7 @@ def _header(page: NodePage, say: Words) -> str:
         f'<header><img src="/web/icon.svg" alt="" width="28" height="28"><h1><bdi>{_text(page.node)}</bdi></h1>'
         f'<ul class="facts">{facts}</ul>'
         f'<p class="status">{verdict} '
-        f'<span id="age" data-own data-at="{at}" data-age="{page.age:.1f}" data-text="{template}"'
+        f'<span id="age" data-key="age" data-own data-at="{at}" data-age="{page.age:.1f}" data-text="{template}"'
         f' data-units="{_units(say)}">{_text(data)}</span> '
         f'<a href="/?lang={other}" hreflang="{other}" lang="{other}">{_text(say("other_language"))}</a>'
         "</p></header>\n"

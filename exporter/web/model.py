@@ -100,6 +100,7 @@ class NodePage(Struct, frozen=True, kw_only=True):
     time: str
     age: float  # seconds
     problems: tuple[ShownFinding, ...]
+    gravest: PageCell | None  # how many findings have the gravest severity
     summary: PageCell  # what stands in the place of findings where there are none
     tables: tuple[PageTable, ...]
     events: tuple[ShownEvent, ...]

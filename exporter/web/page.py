@@ -28,7 +28,7 @@ def build(
     say = words(language)
     empty = NodePage(
         node=clean(node), version=__version__, language=language.value, facts=(), unix_time=None, time="", age=age,
-        verdict=PageCell(say("unknown"), level=Level.UNKNOWN), problems=(), tables=(), events=(),
+        verdict=PageCell(say("unknown"), level=Level.UNKNOWN), problems=(), gravest=None, tables=(), events=(),
         summary=PageCell(say("starting"), level=Level.UNKNOWN),
     )  # fmt: skip
     if snapshot is None:
@@ -44,6 +44,7 @@ def build(
         time=time.strftime("%H:%M:%S UTC", time.gmtime(now)),
         age=age,
         problems=tuple(_problem(finding, language, say, now) for finding in snapshot.findings[:MAX_PROBLEMS]),
+        gravest=_gravest(snapshot, say),
         summary=_summary(snapshot, say),
         tables=Tables(snapshot, language).all(),
         events=tuple(
@@ -90,6 +91,17 @@ def _problem(finding: Finding, language: Language, say: Words, now: float) -> Sh
         steps=tuple(clean(step.in_(language), MAX_SENTENCE) for step in finding.steps),
         runbook=clean(finding.id),
     )
+
+
+def _gravest(snapshot: Snapshot, say: Words) -> PageCell | None:
+    """Return how many findings have the gravest severity; None without findings."""
+    levels = Counter(severity_level(finding.severity) for finding in snapshot.findings)
+    for level in (Level.CRITICAL, Level.WARNING, Level.INFO):
+        count = levels[level]
+        if count:
+            key = f"one_{level.value}" if count == 1 else f"count_{level.value}"
+            return PageCell(say(key).format(count=count), level=level)
+    return None
 
 
 def _summary(snapshot: Snapshot, say: Words) -> PageCell:

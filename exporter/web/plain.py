@@ -21,7 +21,9 @@ def _lines(page: NodePage, say: Words) -> Iterator[str]:
     data = say("no_data")
     if page.unix_time is not None:
         data = say("data_of").format(time=page.time, age=values.age(page.age, say))
-    yield "  ".join([f"Shardwatch {page.version}", page.node, *page.facts, data])
+    verdict = f"{say('verdict')}: {page.verdict.text}"
+    gravest = [] if page.gravest is None else [f"{SIGNS[page.gravest.level]} {page.gravest.text}"]
+    yield "  ".join([f"Shardwatch {page.version}", page.node, verdict, *gravest, *page.facts, data])
     if page.unix_time is not None and page.age > values.TOO_OLD:
         yield say("old").format(age=values.age(page.age, say), time=page.time)
     yield ""

@@ -83,6 +83,27 @@ def test_the_finding_stands_first_with_cause_evidence_and_what_to_do(heat):
     assert list(document.sections)[1] == "findings"
 
 
+def test_the_head_counts_the_findings_of_the_gravest_severity_beside_the_verdict(heat):
+    shown, history = heat
+    finding = shown.findings[0]
+    info = replace(finding, severity=Severity.INFO)
+    for findings, count in (
+        ((finding,), "▲ 1 warning "),
+        ((finding, finding, info), "▲ 2 warnings "),
+        ((info,), "◆ 1 note "),
+    ):
+        page = page_of(replace(shown, findings=findings), history)
+        verdict = f"Verdict: {page.verdict.text}"
+        text = Document(HtmlWriter(history).write(page)).text("")
+        assert verdict in text
+        assert count in text
+        head = plain.write(page).splitlines()[0]
+        assert f"{verdict}  {count}" in head
+    healthy = plain.write(page_of(replace(shown, findings=()), history)).splitlines()[0]
+    assert "warning" not in healthy
+    assert "▲" not in healthy
+
+
 def test_every_section_is_there_with_its_values(heat):
     shown, history = heat
     document = Document(html_of(shown, history))
