@@ -33,6 +33,7 @@ class Event(Struct, frozen=True, kw_only=True):
     unix_time: float
     severity: Severity
     text: Text
+    is_kept: bool = False  # rather than newer ones that are not
 
 
 class _Curves(Struct):
@@ -99,9 +100,9 @@ class NodeHistory:
         if slot != self.slot:
             self._record(snapshot, slot)
             self.slot = slot
-        news = sorted(_events(self._before, snapshot), key=lambda event: -event.unix_time)
+        news = list(_events(self._before, snapshot))
         if news:
-            self.events = (*news, *self.events)[:MAX_EVENTS]
+            self.events = _newest([*news, *self.events])
         self._before = snapshot
 
     def curve(self, kind: str, name: str, series: str) -> Sequence[float]:
@@ -155,6 +156,14 @@ def _clear(values: array[float], before: int, slot: int) -> None:
 # ---------------------------------------------------------------------- events
 
 
+def _newest(events: Sequence[Event]) -> tuple[Event, ...]:
+    """Return at most ``MAX_EVENTS``, the newest first; XIDs and critical ones have half of the places."""
+    ordered = sorted(events, key=lambda event: -event.unix_time)
+    kept = [number for number, event in enumerate(ordered) if event.is_kept][: MAX_EVENTS // 2]
+    others = [number for number in range(len(ordered)) if number not in kept][: MAX_EVENTS - len(kept)]
+    return tuple(ordered[number] for number in sorted([*kept, *others]))
+
+
 def _events(before: Snapshot | None, snapshot: Snapshot) -> Iterator[Event]:
     yield from _xids(before, snapshot)
     if before is None:
@@ -162,11 +171,15 @@ def _events(before: Snapshot | None, snapshot: Snapshot) -> Iterator[Event]:
     else:
         known = flatten(before.findings)
     found = flatten(snapshot.findings)
-    for key in found.keys() - known.keys():
-        finding = found[key]
+    for key, finding in found.items():
+        if key in known:
+            continue
         since = finding.since if finding.since is not None else snapshot.unix_time
-        yield Event(unix_time=since, severity=finding.severity, text=finding.summary)
-    for key in known.keys() - found.keys():
+        is_kept = finding.severity is Severity.CRITICAL
+        yield Event(unix_time=since, severity=finding.severity, text=finding.summary, is_kept=is_kept)
+    for key in known:
+        if key in found:
+            continue
         text = Text("over: ", "已恢复：") + known[key].summary
         yield Event(unix_time=snapshot.unix_time, severity=Severity.NONE, text=text)
     if before is not None:
@@ -192,7 +205,7 @@ def _xids(before: Snapshot | None, snapshot: Snapshot) -> Iterator[Event]:
             continue
         name = f"GPU {count.labels.gpu}: XID {count.xid}"
         text = Text(f"{name}, ", f"{name}，") + meaning(count.xid)
-        yield Event(unix_time=count.last_unix_time, severity=Severity.WARNING, text=text)
+        yield Event(unix_time=count.last_unix_time, severity=Severity.WARNING, text=text, is_kept=True)
 
 
 _VERDICT_SEVERITY = {VerdictState.EJECT: Severity.CRITICAL, VerdictState.DRAIN: Severity.WARNING}
@@ -211,6 +224,7 @@ def _verdict_changes(before: Snapshot, snapshot: Snapshot) -> Iterator[Event]:
         yield Event(
             unix_time=snapshot.unix_time,
             severity=_VERDICT_SEVERITY.get(verdict.state, Severity.NONE),
+            is_kept=verdict.state is VerdictState.EJECT,
             text=Text(f"verdict on {name}: {change}", f"{name} 的判定：{change}"),
         )
 

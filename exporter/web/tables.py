@@ -62,10 +62,12 @@ class Tables:
             self._owners[assignment.uuid].append(assignment)
         self._paths = {group.replica: group.worst for group in snapshot.topology.groups}
         self._marks: dict[str, Level] = {}  # subject → the gravest finding about it
+        self._marked_by: dict[str, str] = {}  # subject → the name of that finding
         for finding in flatten(snapshot.findings).values():
             level = severity_level(finding.severity)
             if _ORDER.index(level) > _ORDER.index(self._marks.get(finding.subject.name, Level.NONE)):
                 self._marks[finding.subject.name] = level
+                self._marked_by[finding.subject.name] = finding.id
 
     def all(self) -> tuple[PageTable, ...]:
         """Return those that have a row, in the order of the page."""
@@ -245,6 +247,9 @@ class Tables:
             return PageCell(self._say("straggler"), f"{cause}{slower}", Level.WARNING)
         if verdict is not None and verdict.state in (VerdictState.EJECT, VerdictState.DRAIN):
             return verdict_cell(verdict, self._language)
+        mark = self._marks.get(uuid, Level.NONE)
+        if mark is not Level.NONE:
+            return PageCell(self._say(mark.value), clean(self._marked_by[uuid]), mark)
         waits = self._waits_for(uuid)
         if waits:
             return PageCell(self._say("waits"), self._say("waits_for").format(gpu=waits), Level.INFO)

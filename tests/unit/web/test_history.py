@@ -133,6 +133,29 @@ def test_a_verdict_that_changes_is_an_event_and_the_first_one_is_none():
     assert [event.severity for event in history.events] == [Severity.NONE, Severity.CRITICAL]
 
 
+def test_events_are_the_newest_first_also_where_one_is_noticed_late_and_equal_times_keep_their_order():
+    others = tuple(
+        replace(FINDING, id=f"Gpu{number}", since=1.7e9 + 1, summary=Text(f"{number}", "")) for number in range(8)
+    )
+    history = NodeHistory()
+    history.update(at(1, findings=others))
+    history.update(at(2, findings=(*others, FINDING)))
+    assert texts(history) == [*map(str, range(8)), "GPU 0 is hot"]
+
+
+def test_an_xid_and_a_critical_finding_are_not_evicted_by_what_comes_and_goes():
+    count = XidCount(labels=XidLabels("0", UUID, "79", "nvml"), xid=79, count=1, last_unix_time=1.7e9)
+    critical = replace(FINDING, id="EngineFrozen", severity=Severity.CRITICAL, summary=Text("critical", ""))
+    history = NodeHistory()
+    history.update(at(0, xids=(count,), findings=(critical,)))
+    for second in range(1, 3 * MAX_EVENTS):
+        noise = replace(FINDING, since=None, summary=Text(f"noise {second}", ""))
+        history.update(at(second, xids=(count,), findings=(noise,) if second % 2 else ()))
+    assert len(history.events) == MAX_EVENTS
+    assert texts(history)[-1] == "critical"
+    assert "XID 79" in texts(history)[-2]
+
+
 def test_an_xid_is_an_event_each_time_it_is_seen_also_one_from_before_the_start():
     count = XidCount(labels=XidLabels("0", UUID, "79", "nvml"), xid=79, count=0, last_unix_time=1.6e9)
     history = NodeHistory()

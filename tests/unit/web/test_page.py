@@ -8,11 +8,12 @@ from math import nan
 
 import pytest
 
-from exporter.model.finding import Severity
+from exporter.model.finding import Finding, Severity, Subject, SubjectKind
 from exporter.model.text import Language, Text
 from exporter.web import plain, values
 from exporter.web.history import POINTS, Event, NodeHistory
 from exporter.web.html import HEIGHT, HtmlWriter, area, path, stretches
+from exporter.web.model import Level
 from exporter.web.page import build
 from exporter.web.texts import TEXTS, words
 from tests.support.builders import card, replica, snapshot
@@ -128,6 +129,20 @@ def test_a_lost_gpu_is_named_with_its_xid_and_has_no_values(hang):
     assert [cell.text for cell in lost.cells] == ["6", "lost", *["–"] * 6, "79"]
     text = Document(html_of(shown, history)).text("gateways")
     assert "still sends to an ejected replica" in text
+
+
+@pytest.mark.parametrize("is_cause", [False, True])
+def test_a_gpu_with_a_finding_is_not_ok(is_cause):
+    uuid = card().facts.uuid
+    finding = Finding(id="GpuHot", severity=Severity.WARNING, subject=Subject(SubjectKind.GPU, uuid, "GPU 0"),
+                      summary=Text("GPU 0 is hot", ""), actions=())  # fmt: skip
+    if is_cause:
+        replica_subject = Subject(SubjectKind.REPLICA, "a", "a")
+        finding = replace(finding, id="EngineSlow", subject=replica_subject, causes=(finding,))
+    page = page_of(snapshot(cards=(card(0, utilization=0.5), card(1, utilization=0.5)), findings=(finding,)))
+    marked, healthy = (row.cells[1] for table in page.tables if table.id == "gpus" for row in table.rows)
+    assert (marked.text, marked.detail, marked.level) == ("WARNING", "GpuHot", Level.WARNING)
+    assert healthy.text == "ok"
 
 
 def test_ranks_are_shown_where_there_are_several():
