@@ -169,7 +169,7 @@ def _read_rules(text: str, path: str) -> dict[_Key, Json]:
 
 
 def _pair_up_severities(before: dict[_Key, Json], after: dict[_Key, Json]) -> None:
-    """Give an alert that has one rule on each side and another severity the key of the new one."""
+    """Rename in ``before`` each alert that has one rule on each side and another severity now: the key of the new one."""
 
     def alone(rules: Mapping[_Key, Json]) -> dict[_Key, _Key]:
         bare = {key: tuple(part for part in key if not part.startswith("severity=")) for key in rules}

@@ -45,7 +45,7 @@ class _BoundedStderr(io.RawIOBase):
 
 
 def bound_stderr() -> None:
-    """Let nothing that is printed to standard error wait longer than half a second in all.
+    """Limit to half a second in all how long printing to standard error may wait.
 
     A daemon that ends with an error ends also where nobody reads why.
     """

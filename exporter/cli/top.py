@@ -86,12 +86,12 @@ class PolledNodes:
         return tuple(self._states)
 
     def start(self) -> None:
-        """Ask until stopped; a thread that waits for an answer does not keep the process from ending."""
+        """Poll until stopped; a thread that waits for an answer does not keep the process from ending."""
         for number in range(len(self._urls)):
             threading.Thread(target=self._poll, args=(number,), name=f"top-{number}", daemon=True).start()
 
     def stop(self) -> None:
-        """Ask no more; waits for nothing."""
+        """Stop polling; waits for nothing."""
         self._stopped.set()
 
     def _poll(self, number: int) -> None:
@@ -102,7 +102,7 @@ class PolledNodes:
             rest = max(MIN_INTERVAL, self._interval - (time.monotonic() - started))
 
     def ask_one(self, number: int) -> None:
-        """Ask one node and keep its answer; what cannot be expected is a problem of that node."""
+        """Poll one node and store its response; what cannot be expected is a problem of that node."""
         try:
             answer = self._ask(self._urls[number])
         except Exception as error:

@@ -302,7 +302,7 @@ class TopApp(App[int]):
         self._draw()
 
     def on_input_submitted(self) -> None:
-        """Keep the filter and return to the table."""
+        """Apply the filter and return to the table."""
         self.query_one("#filter").display = False
         self.query_one(DataTable).focus()
 
@@ -332,7 +332,7 @@ class TopApp(App[int]):
         self._draw()
 
     def action_filter(self) -> None:
-        """Ask for the text of the filter."""
+        """Open the input of the filter."""
         line = self.query_one("#filter", Input)
         line.display = True
         line.focus()
@@ -347,7 +347,7 @@ class TopApp(App[int]):
         self.query_one(DataTable).focus()
 
     def action_pause(self) -> None:
-        """Keep what is shown, or continue."""
+        """Pause or resume the updates."""
         self._is_paused = not self._is_paused
         self.look()
 

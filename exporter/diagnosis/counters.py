@@ -31,7 +31,7 @@ class CounterWindow:
         return not self._samples or now - self._samples[-1].at >= SAMPLE_SECONDS
 
     def update(self, now: float, counters: Mapping[Counter, float]) -> None:
-        """Take a sample; a counter that decreased was reset, and what was lost is not guessed."""
+        """Add a sample; a counter that decreased was reset, and what was lost is not guessed."""
         totals = self._samples[-1].totals if self._samples else EMPTY
         grown: dict[Counter, float] = {}
         for name, value in counters.items():

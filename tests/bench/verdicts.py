@@ -34,7 +34,7 @@ Ask = Callable[[int], bool]
 
 @contextlib.contextmanager
 def kept(port: int) -> Iterator[Ask]:
-    """Ask over connections that stay open."""
+    """Send requests over connections that stay open."""
     connections = [http.client.HTTPConnection("127.0.0.1", port, timeout=5) for _ in range(CLIENTS)]
 
     def ask(client: int) -> bool:

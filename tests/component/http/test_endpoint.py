@@ -118,11 +118,12 @@ def test_e6_a_second_exchange_waits_its_turn_and_no_longer_than_its_deadline(ser
     with closing(HttpClient(Target(url=server.url("silent"), timeout=D))) as endpoint, ThreadPoolExecutor(4) as pool:
         started = time.monotonic()
         caught = [pool.submit(endpoint.fetch).exception(10)]
-        running = [pool.submit(endpoint.fetch) for _ in range(4)]
+        together = threading.Barrier(4)  # a thread that starts late has a later deadline, and gets its turn
+        running = [pool.submit(lambda: (together.wait(), endpoint.fetch())) for _ in range(4)]
         until(lambda: len(server.heads("silent")) == 2)
         caught += [future.exception(10) for future in running]
         assert [getattr(problem, "reason", problem) for problem in caught] == ["timeout"] * 5
-        assert len(server.heads("silent")) < 5, "an exchange that found no turn before its deadline sends nothing"
+        assert len(server.heads("silent")) <= 3, "one under way, and at most one that got its turn late"
         assert time.monotonic() - started < 2 * D + SLACK
 
 

@@ -109,7 +109,7 @@ def test_the_worst_node_decides_and_unknown_counts_less_than_critical(codes, fai
 
 @pytest.fixture
 def node(monkeypatch):
-    """Let every node answer with the body that is set."""
+    """Answer for every node with the body that is set."""
     body = {}
     monkeypatch.setattr(SessionClient, "fetch", lambda _: SimpleNamespace(body=body[""]))
     return lambda text: body.update({"": text})
