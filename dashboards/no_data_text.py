@@ -22,6 +22,7 @@ class Requires(Enum):
     NVLINK = "nvlink"
     GATEWAY = "gateway"
     PICKER = "picker"
+    STORE = "store"
     PRICE = "price"
     TROUBLE = "trouble"
     RULES = "rules"
@@ -57,6 +58,7 @@ NO_VALUE: dict[Requires, Text] = {
     Requires.NVLINK: Text("no NVLink", "无 NVLink"),
     Requires.GATEWAY: Text("no gateway configured", "未配置网关"),
     Requires.PICKER: Text("no endpoint picker", "无端点选择器"),
+    Requires.STORE: Text("no KV-cache store configured", "未配置 KV 缓存存储"),
     Requires.PRICE: Text("no price: costs.gpu_hour", "未设价格：costs.gpu_hour"),
     Requires.TROUBLE: Text("none", "无"),
     Requires.RULES: Text("no alert fires", "无告警"),

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from alerts import panel_ids as ids
 from dashboards.definitions.latency import REPLICA_NAME
+from dashboards.definitions.status import UP
 from dashboards.no_data_text import Requires
-from dashboards.panels import NumberFormat, Panel, series, time_series
+from dashboards.panels import Cell, NumberFormat, Panel, column, series, table, time_series
 from dashboards.variables import EXPORTER_WINDOW, RATE_INTERVAL, selected
 from exporter.catalog import metrics as m
 from exporter.model.text import Text
 from exporter.promql import max_by, rate, sum_by
 
 FEATURE = (Requires.FULL, Requires.FEATURE)
+STORE = (Requires.STORE,)
 
 FEATURES: tuple[Panel, ...] = (
     time_series(
@@ -72,6 +74,82 @@ FEATURES: tuple[Panel, ...] = (
             Text(f"{REPLICA_NAME} external hits", f"{REPLICA_NAME} 外部命中"),
         ),
         requires=FEATURE, max_value=1,
+    ),
+    table(
+        Text("KV-cache stores", "KV 缓存存储"),
+        Text(
+            "Whether each configured store can be read; LMCache and Mooncake.",
+            "各已配置存储是否可读：LMCache 与 Mooncake。",
+        ),
+        column(lambda: selected(m.KV_STORE_UP), Text("State", "状态"), cell=Cell.COLOUR, value_mappings=UP),
+        column(lambda: rate(selected(m.KV_STORE_QUERIES_TOTAL), RATE_INTERVAL), Text("Queries", "查询")),
+        rows=("instance", "store"), requires=STORE,
+    ),
+    time_series(
+        Text("Hits in KV-cache stores", "KV 缓存存储命中率"),
+        Text(
+            "Hits over queries of each configured store, 5 minutes: LMCache in tokens, Mooncake in objects. Low beside a full "
+            "store: it evicts what would be asked for again.",
+            "各已配置存储 5 分钟内命中数占查询数之比：LMCache 按 token，Mooncake 按对象。存储已满而命中低：会再次用到的内容已被淘汰。",
+        ),
+        series(
+            lambda: max_by(selected(m.KV_STORE_HIT_RATIO, window=EXPORTER_WINDOW), "instance", "store"), "{{store}}",
+        ),
+        requires=STORE, max_value=1,
+    ),
+    time_series(
+        Text("Lookups in KV-cache stores", "KV 缓存存储的查询"),
+        Text(
+            "Hits per second, in all and by the tier that had them; in tokens with LMCache, in objects with Mooncake.",
+            "每秒命中数：总数，及按命中层级；LMCache 按 token，Mooncake 按对象。",
+        ),
+        series(
+            lambda: sum_by(rate(selected(m.KV_STORE_HITS_TOTAL), RATE_INTERVAL), "instance", "store"),
+            Text("{{store}} hits", "{{store}} 命中"),
+        ),
+        series(
+            lambda: sum_by(rate(selected(m.KV_STORE_TIER_HITS_TOTAL), RATE_INTERVAL), "instance", "store", "tier"),
+            Text("{{store}} {{tier}} hits", "{{store}} {{tier}} 命中"),
+        ),
+        requires=STORE,
+    ),
+    time_series(
+        Text("Usage of KV-cache stores", "KV 缓存存储使用率"),
+        Text(
+            "Used over capacity by tier. A full tier is normal while hits stay high. LMCache inside an engine tells no capacity.",
+            "按层级的已用占容量之比。命中仍高时，满是正常的。引擎内的 LMCache 不报告容量。",
+        ),
+        series(lambda: max_by(selected(m.KV_STORE_USAGE_RATIO), "instance", "store", "tier"), "{{store}} {{tier}}"),
+        requires=STORE, max_value=1,
+    ),
+    time_series(
+        Text("Bytes in KV-cache stores", "KV 缓存存储已用字节"),
+        Text("Bytes that each tier holds, and can hold.", "各层级持有的字节数与可持有的字节数。"),
+        series(
+            lambda: max_by(selected(m.KV_STORE_USED_BYTES), "instance", "store", "tier"),
+            Text("{{store}} {{tier}} used", "{{store}} {{tier}} 已用"),
+        ),
+        series(
+            lambda: max_by(selected(m.KV_STORE_CAPACITY_BYTES), "instance", "store", "tier"),
+            Text("{{store}} {{tier}} capacity", "{{store}} {{tier}} 容量"),
+        ),
+        requires=STORE,
+    ),
+    time_series(
+        Text("Errors and evictions of KV-cache stores", "KV 缓存存储的错误与淘汰"),
+        Text(
+            "Per second: operations that failed, by kind, and objects that were evicted. Errors mean prompts computed again.",
+            "每秒失败的操作（按类别）与被淘汰的对象。出错意味着提示需重新计算。",
+        ),
+        series(
+            lambda: sum_by(rate(selected(m.KV_STORE_ERRORS_TOTAL), RATE_INTERVAL), "instance", "store", "operation"),
+            Text("{{store}} {{operation}} failed", "{{store}} {{operation}} 失败"),
+        ),
+        series(
+            lambda: sum_by(rate(selected(m.KV_STORE_EVICTIONS_TOTAL), RATE_INTERVAL), "instance", "store"),
+            Text("{{store}} evicted", "{{store}} 淘汰"),
+        ),
+        requires=STORE,
     ),
     time_series(
         Text("Failed transfers of KV caches", "失败的 KV 缓存传输"),

@@ -25,6 +25,7 @@ LABELS: dict[str, Text] = {
     "limit": Text("Limit", "上限"),
     "source": Text("Source", "数据源"),
     "gateway": Text("Gateway", "网关"),
+    "store": Text("Store", "存储"),
     "pool": Text("Pool", "后端池"),
     "backend": Text("Backend", "后端"),
     "version": Text("Version", "版本"),

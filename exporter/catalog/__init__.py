@@ -18,6 +18,7 @@ from exporter.catalog.links import LINKS
 from exporter.catalog.mig import MIG
 from exporter.catalog.own_health import OWN_HEALTH
 from exporter.catalog.spec import Metric
+from exporter.catalog.stores import STORE_METRICS
 from exporter.catalog.straggler import STRAGGLER
 from exporter.catalog.sxids import SXIDS
 from exporter.catalog.topology import TOPOLOGY
@@ -30,7 +31,7 @@ from exporter.errors import CatalogError
 CATALOG: tuple[Metric, ...] = (
     *GPUS, *MIG, *WORK, *LINKS, *TOPOLOGY, *HEALTH, *XIDS, *SXIDS, *IMBALANCE, *STRAGGLER,
     *ENGINE_METRICS, *ENGINE_FIGURES, *IMAGES, *ENGINE_SPECIFICS, *ENGINE_DEPTH, *CAPACITY, *VARIANCE, *ECONOMICS,
-    *GATEWAY_METRICS, *VERDICTS, *OWN_HEALTH
+    *GATEWAY_METRICS, *STORE_METRICS, *VERDICTS, *OWN_HEALTH
 )  # fmt: skip
 
 _twice = [name for name, count in Counter(metric.family for metric in CATALOG).items() if count > 1]

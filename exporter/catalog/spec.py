@@ -91,6 +91,7 @@ MODEL = MetricSubject("llm", ("model",), "Models on this node")
 GATEWAY = MetricSubject("gateway", ("gateway", "kind"), "Gateways")
 POOL = MetricSubject("gateway", ("gateway", "kind", "pool"), "Pools of gateways")
 BACKEND = MetricSubject("gateway", ("gateway", "kind", "pool", "backend"), "Backends of gateways")
+STORE = MetricSubject("kv_store", ("store", "kind"), "KV-cache stores")
 SOURCE = MetricSubject("shardwatch", ("source",), "Sources of the daemon")
 DAEMON = MetricSubject("shardwatch", (), "The daemon itself")
 

@@ -53,7 +53,7 @@ def _all_read(app: App) -> bool:
 def _nothing_found(app: App, settings: Settings) -> str:
     """Return why there is nothing to monitor, "" if there is a GPU or an engine."""
     snapshot = app.publisher.snapshot
-    if snapshot is None or snapshot.cards or snapshot.replicas or snapshot.gateways:
+    if snapshot is None or snapshot.cards or snapshot.replicas or snapshot.gateways or snapshot.stores:
         return ""
     engines = "no engine was found; list engines in a configuration (shardwatch config --example)"
     if not settings.gpu.enabled:

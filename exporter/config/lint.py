@@ -14,7 +14,8 @@ from msgspec import Struct
 from exporter.config import parsers
 from exporter.config.discovery import HttpSdSettings
 from exporter.config.parsers import format_duration
-from exporter.config.settings import EngineSettings, GatewaySettings, Settings, Window
+from exporter.config.settings import Settings, Window
+from exporter.config.targets import TargetSettings
 
 
 class WindowUsers(Struct, frozen=True, kw_only=True):
@@ -86,6 +87,7 @@ def _plain_tokens(settings: Settings) -> list[str]:
     asked = [
         *[("engines", engine.name, engine.url, _has_secret(engine)) for engine in settings.engines],
         *[("gateways", gateway.name, gateway.url, _has_secret(gateway)) for gateway in settings.gateways],
+        *[("stores", store.name, store.url, _has_secret(store)) for store in settings.stores],
         *[("discovery.http_sd", parsers.host_port(sd.url), sd.url, _has_secret(sd)) for sd in discovery.http_sd],
         ("discovery.ray_url", "the dashboard", discovery.ray_url, bool(discovery.ray_bearer_token_file)),
         ("discovery.kubernetes.url", "the API server", kubernetes.url, bool(kubernetes.bearer_token_file)),
@@ -97,7 +99,7 @@ def _plain_tokens(settings: Settings) -> list[str]:
     ]
 
 
-def _has_secret(target: EngineSettings | GatewaySettings | HttpSdSettings) -> bool:
+def _has_secret(target: TargetSettings | HttpSdSettings) -> bool:
     return bool(target.bearer_token_file or target.basic_auth)
 
 
@@ -105,9 +107,10 @@ def _slow(settings: Settings, window: Window) -> list[str]:
     """Return the targets that the window may not cover two polls of, which any figure needs."""
     engines = [("engine", engine.name, engine.interval) for engine in settings.engines]
     gateways = [("gateway", gateway.name, gateway.interval) for gateway in settings.gateways]
+    stores = [("store", store.name, store.interval) for store in settings.stores]
     return [
         f"{kind} {name} is polled every {format_duration(interval)}"
-        for kind, name, interval in engines + gateways
+        for kind, name, interval in engines + gateways + stores
         if window.seconds < 2 * interval
     ]
 

@@ -18,7 +18,15 @@ from exporter.config.endpoint import BasicAuth, TlsSettings
 from exporter.config.parsers import Address, Invalid
 from exporter.config.reader import Item, ListOf, Scalar, Table
 from exporter.config.section import Record, SectionResult, key, section
-from exporter.config.targets import ENGINE_KINDS, GATEWAY_KINDS, EngineSettings, GatewaySettings, targets
+from exporter.config.targets import (
+    ENGINE_KINDS,
+    GATEWAY_KINDS,
+    STORE_KINDS,
+    EngineSettings,
+    GatewaySettings,
+    StoreSettings,
+    targets,
+)
 from exporter.errors import Problem, SettingsError
 from exporter.model import EMPTY, Window
 
@@ -38,6 +46,7 @@ __all__ = [
     "KubernetesSettings",
     "LogSettings",
     "Settings",
+    "StoreSettings",
     "TlsSettings",
     "Window",
     "default",
@@ -198,6 +207,12 @@ class Settings(Record):
         "Gateways (load balancers, routers) before the engines.",
         default=(),
         aliases=("routers", "load_balancers", "proxies", *GATEWAY_KINDS),
+    )
+    stores: tuple[StoreSettings, ...] = key(
+        targets(StoreSettings, "stores"),
+        "KV-cache stores beside the engines.",
+        default=(),
+        aliases=("kv_stores", "caches", *STORE_KINDS),
     )
     windows: tuple[Window, ...] = key(
         ListOf(

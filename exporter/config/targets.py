@@ -1,4 +1,4 @@
-"""What is polled over HTTP: the records of ``engines`` and ``gateways``."""
+"""What is polled over HTTP: the records of ``engines``, ``gateways`` and ``stores``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from exporter.config.reader import INVALID, ListOf
 from exporter.config.section import Record, SectionResult, key, section
 from exporter.engines.tables import ENGINES
 from exporter.gateways.tables import GATEWAYS
+from exporter.stores.tables import STORES
 
 ENGINE_KINDS = tuple(engine.kind for engine in ENGINES)
 GATEWAY_KINDS = tuple(gateway.kind for gateway in GATEWAYS)
+STORE_KINDS = tuple(store.kind for store in STORES)
 MAX_TARGETS = 256  # of each kind; one node never has as many, a generated file gone wrong may
 
 _DEFAULT_INTERVAL = 5.0
@@ -109,6 +111,20 @@ class GatewaySettings(TargetSettings):
         "Gateway. With auto it is recognised from its metrics.",
         default="auto",
         aliases=("type", "gateway"),
+    )
+
+
+class StoreSettings(TargetSettings):
+    """One KV-cache store."""
+
+    name: str = key(
+        fields.text("a name"), "The label store of its series.", default_text=_DEFAULT_NAME, example="pool"
+    )
+    kind: str = key(
+        fields.choice("auto", *STORE_KINDS),
+        "Store. With auto it is recognised from its metrics.",
+        default="auto",
+        aliases=("type", "store"),
     )
 
 

@@ -12,6 +12,7 @@ from exporter.model.engine import ReplicaState
 from exporter.model.finding import Finding, Verdicts
 from exporter.model.gateway import GatewayState
 from exporter.model.source import EMPTY, SourceStatus
+from exporter.model.store import StoreState
 from exporter.model.straggler import Stragglers
 from exporter.model.sxid import SxidCount
 from exporter.model.topology import Topology
@@ -121,6 +122,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     cards: tuple[CardState, ...] = ()
     replicas: tuple[ReplicaState, ...] = ()
     gateways: tuple[GatewayState, ...] = ()
+    stores: tuple[StoreState, ...] = ()
     assignments: tuple[GpuAssignment, ...] = ()
     imbalance: tuple[GroupImbalance, ...] = ()
     replica_imbalance: Mapping[ModelSignal, float] = EMPTY  # maximum ÷ mean

@@ -128,6 +128,7 @@ class App:
             replicas=lambda: list(self.pollers.replicas.values()),
             assignment=self._assignment,
             gateways=lambda: list(self.pollers.gateways.values()),
+            stores=lambda: list(self.pollers.stores.values()),
             others=lambda: [*self.discovery.statuses, *self.events.statuses, *self.assignments.statuses()],
             xids=self.events.view,
             sxids=self.events.switches,
@@ -279,15 +280,17 @@ class App:
     def _apply_engines(self, wanted: Sequence[EngineSettings], *, after: float = 0.0) -> None:
         """Poll these engines from now on.  Called with the lock held."""
         self.pollers.poll(wanted, after=after)
-        intervals = [engine.interval for engine in wanted] + [gateway.interval for gateway in self.settings.gateways]
+        others = (*self.settings.gateways, *self.settings.stores)
+        intervals = [target.interval for target in (*wanted, *others)]
         shortest = intervals + ([self.settings.gpu.interval] if self.cards else [])
         self.publisher.interval = min([1.0, *shortest]) if shortest else 1.0
         self.publisher.notify()
         self.assignments.refresh_now()
 
     def _apply_gateways(self) -> None:
-        """Poll the settings' gateways from now on.  Called with the lock held."""
+        """Poll the settings' gateways and stores from now on.  Called with the lock held."""
         self.pollers.watch(self.settings.gateways)
+        self.pollers.watch_stores(self.settings.stores)
         self.publisher.notify()
 
     def _on_discovery(self) -> None:

@@ -35,6 +35,7 @@ from exporter.model import (
     SxidCount,
     XidCount,
 )
+from exporter.model.store import StoreState
 from exporter.threads import Thread
 
 logger = logging.getLogger(__name__)
@@ -78,6 +79,7 @@ class Publisher:
         replicas: Callable[[], Sequence[PolledTarget[ReplicaState]]],
         assignment: Callable[[], Assignment],
         gateways: Callable[[], Sequence[PolledTarget[GatewayState]]] = tuple,
+        stores: Callable[[], Sequence[PolledTarget[StoreState]]] = tuple,
         others: Callable[[], Sequence[SourceStatus]] = tuple,
         xids: Callable[[Sequence[CardState]], tuple[XidCount, ...]] = lambda _: (),
         sxids: Callable[[], tuple[SxidCount, ...]] = tuple,
@@ -106,6 +108,7 @@ class Publisher:
         self.reload_successful = True
         self.reload_unix_time: float | None = unix_now()
         self._cards, self._replicas, self._gateways, self._others = cards, replicas, gateways, others
+        self._stores = stores
         self._assignment, self._economy, self._stragglers = assignment, economy, stragglers
         self._xids, self._sxids = xids, sxids
         self._publish, self._judge, self._on_cards = publish, judge, on_cards
@@ -134,7 +137,10 @@ class Publisher:
         replicas = tuple(source.view(now) for source in sources)
         watched = self._gateways()
         gateways = tuple(gateway.view(now) for gateway in watched)
-        polled = [*[replica.status for replica in replicas], *[gateway.status for gateway in gateways]]
+        kept = self._stores()
+        stores = tuple(store.view(now) for store in kept)
+        states: tuple[ReplicaState | GatewayState | StoreState, ...] = (*replicas, *gateways, *stores)
+        polled = [state.status for state in states]
         assignment = self._assignment()
         statuses = [] if view is None else [view.status, *[card.status for card in cards]]
         return Snapshot(
@@ -144,6 +150,7 @@ class Publisher:
             cards=cards,
             replicas=replicas,
             gateways=gateways,
+            stores=stores,
             assignments=assignment.gpus,
             imbalance=group_imbalances(cards, assignment.gpus),
             replica_imbalance=replica_imbalance(replicas),
@@ -154,25 +161,28 @@ class Publisher:
             xids=self._xids(cards),
             sxids=self._sxids(),
             sources=(*statuses, *polled, *others),
-            daemon=self._daemon(sources, watched, polled, assignment),
+            daemon=self._daemon(sources, watched, kept, polled, assignment),
         )
 
     def _daemon(
         self,
         replicas: Sequence[PolledTarget[ReplicaState]],
         gateways: Sequence[PolledTarget[GatewayState]],
+        stores: Sequence[PolledTarget[StoreState]],
         polled: Sequence[SourceStatus],
         assignment: Assignment,
     ) -> DaemonState:
-        """Return the daemon's own state; ``polled``: the health of the replicas, then of the gateways."""
+        """Return the daemon's own state; ``polled``: the health of the replicas, then of the gateways and stores."""
         parse_warnings = [
             *[source.parse_warnings for source in replicas],
             *[source.parse_warnings for source in gateways],
+            *[source.parse_warnings for source in stores],
         ]
         restarts = dict(self._loop_restarts())
         restarts["publisher"] = self._restarts
         restarts["engines"] = sum(source.loop_restarts for source in replicas)
         restarts["gateways"] = sum(source.loop_restarts for source in gateways)
+        restarts["stores"] = sum(source.loop_restarts for source in stores)
         access = self._access()
         return DaemonState(
             config_reload_successful=self.reload_successful and access.last_load_successful,
@@ -222,7 +232,10 @@ class Publisher:
         sentence = f"{cards} of {len(snapshot.cards)} GPUs and {replicas} of {len(snapshot.replicas)} replicas"
         if snapshot.gateways:
             sentence += f" and {gateways} of {len(snapshot.gateways)} gateways"
-        return Outcome(cards + replicas + gateways > 0, f"{sentence} answer")
+        stores = sum(store.reading is not None for store in snapshot.stores)
+        if snapshot.stores:
+            sentence += f" and {stores} of {len(snapshot.stores)} KV-cache stores"
+        return Outcome(cards + replicas + gateways + stores > 0, f"{sentence} answer")
 
     @staticmethod
     def _is_starting(snapshot: Snapshot) -> bool:

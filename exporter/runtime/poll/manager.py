@@ -1,4 +1,4 @@
-"""The pollers of replicas and gateways: one for each target of the settings.
+"""The pollers of replicas, gateways and stores: one for each target of the settings.
 
 A target is identified by name, kind and URL.  When anything else about it changes, its poller goes on with what it
 has read, so that a reload neither withdraws a healthy engine nor empties its windows.
@@ -11,25 +11,28 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from exporter.config import parsers
-from exporter.config.settings import EngineSettings, GatewaySettings, Settings
+from exporter.config.settings import EngineSettings, GatewaySettings, Settings, StoreSettings
+from exporter.config.targets import TargetSettings
 from exporter.derive.assignment import Endpoint
 from exporter.http.client.client import HttpClient, Target
 from exporter.model import COMMON_STAGES, LATENCIES, GatewayState
+from exporter.model.store import StoreState
 from exporter.runtime.poll.loop import staggered
 from exporter.runtime.poll.target_poller import TargetPoller
 from exporter.runtime.poll.targets import EngineClient, target
 from exporter.runtime.replica import ReplicaConfig, ReplicaPoller, replica_poller
 from exporter.sources.own_host import is_local_host
 
-_Settings = TypeVar("_Settings", EngineSettings, GatewaySettings)
+_Settings = TypeVar("_Settings", bound=TargetSettings)
 _GatewayPoller = TargetPoller[Any, Any, GatewayState]
+_StorePoller = TargetPoller[Any, Any, StoreState]
 _Poller = TypeVar("_Poller", bound=TargetPoller[Any, Any, Any])
 
 
 class PollerManager:
-    """The pollers that run now.  Both mappings are replaced whole, so that a reader never sees half a change.
+    """The pollers that run now.  The mappings are replaced whole, so that a reader never sees half a change.
 
-    Callers of ``use``, ``poll``, ``watch`` and ``stop`` take turns.
+    Callers of ``use``, ``poll``, ``watch``, ``watch_stores`` and ``stop`` take turns.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class PollerManager:
         """``notify`` is called after each poll, in the poller's thread."""
         self.replicas: dict[EngineSettings, ReplicaPoller] = {}
         self.gateways: dict[GatewaySettings, _GatewayPoller] = {}
+        self.stores: dict[StoreSettings, _StorePoller] = {}
         self._settings = settings
         self._notify = notify
         self._clock, self._unix_now = clock, unix_now
@@ -57,6 +61,8 @@ class PollerManager:
             poller.stop()
         for gateway in self.gateways.values():
             gateway.stop()
+        for store in self.stores.values():
+            store.stop()
 
     def endpoints(self) -> list[Endpoint]:
         """Return where replicas are polled."""
@@ -120,7 +126,28 @@ class PollerManager:
 
         self.gateways = self._replace(self.gateways, wanted, make, config, self._clock())
 
-    # ------------------------------------------------------------------ either
+    # ------------------------------------------------------------------ stores
+
+    def watch_stores(self, wanted: Sequence[StoreSettings]) -> None:
+        """Poll these stores and no others; one that is polled already keeps its poller."""
+        if not (wanted or self.stores):
+            return
+        from exporter.runtime.store import StoreConfig, store_poller  # noqa: PLC0415 - most nodes have none
+
+        def config(store: StoreSettings) -> Any:
+            return StoreConfig(
+                name=store.name, kind=store.kind, interval=store.interval, windows=self._settings.windows
+            )
+
+        def make(store: StoreSettings) -> _StorePoller:
+            fetcher = HttpClient(_target(store))
+            return store_poller(
+                config(store), fetcher, on_update=self._notify, clock=self._clock, unix_now=self._unix_now
+            )
+
+        self.stores = self._replace(self.stores, wanted, make, config, self._clock())
+
+    # ------------------------------------------------------------------ any
 
     def _replace(
         self,
@@ -180,7 +207,7 @@ def _started(
     return made
 
 
-def _identity(settings: EngineSettings | GatewaySettings) -> tuple[str, str, str]:
+def _identity(settings: TargetSettings) -> tuple[str, str, str]:
     return settings.name, settings.kind, settings.url
 
 
@@ -189,5 +216,5 @@ def _endpoint(engine: EngineSettings) -> Endpoint:
     return Endpoint(replica=engine.name, host=parts.hostname or "", port=parsers.port_of(parts), gpus=engine.gpus)
 
 
-def _target(settings: EngineSettings | GatewaySettings) -> Target:
+def _target(settings: TargetSettings) -> Target:
     return target(settings, settings.timeout)

@@ -18,6 +18,7 @@ from exporter.config.settings import (
     HttpSdSettings,
     KubernetesSettings,
     Settings,
+    StoreSettings,
     TlsSettings,
     Window,
 )
@@ -60,6 +61,7 @@ def test_the_full_example_shows_every_key_that_exists():
     assert missing(TlsSettings, [shown["engines"][1]["tls"]]) == set()
     assert missing(BasicAuth, [shown["engines"][1]["basic_auth"]]) == set()
     assert missing(GatewaySettings, shown["gateways"]) == set()
+    assert missing(StoreSettings, shown["stores"]) == set()
     for name in ("gpu", "kernel_log", "discovery", "costs", "log"):
         assert missing(type(getattr(Settings(), name)), [shown[name]]) == set()
     assert missing(KubernetesSettings, [shown["discovery"]["kubernetes"]]) == set()
@@ -68,7 +70,7 @@ def test_the_full_example_shows_every_key_that_exists():
 
 def test_the_full_example_states_the_true_defaults():
     full = settings.load(str(CONFIGS / "good" / "full.yaml"), {})
-    unsaid = {"agent_check", "web_config_file", "engines", "gateways", "costs", "discovery", "kernel_log"}
+    unsaid = {"agent_check", "web_config_file", "engines", "gateways", "stores", "costs", "discovery", "kernel_log"}
     for name in Settings.__struct_fields__:
         if name not in unsaid:
             assert getattr(full, name) == getattr(Settings(), name), name
