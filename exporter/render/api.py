@@ -187,6 +187,25 @@ class VerdictsDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
 DOCUMENTS = (NodeDocument, FindingsDocument, VerdictsDocument, VerdictDocument, ErrorDocument)
 
 
+_ENCODER = msgspec.json.Encoder()
+
+
+def encode(document: object) -> bytes:
+    """Return a document as JSON; lone surrogates in names, which UTF-8 cannot encode, are replaced."""
+    try:
+        return _ENCODER.encode(document)
+    except UnicodeEncodeError:
+        return _ENCODER.encode(_encodable(msgspec.to_builtins(document)))
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(found) for key, found in value.items()}
+    return [_encodable(found) for found in value] if isinstance(value, (list, tuple)) else value
+
+
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of every document, by name, with shared definitions."""
     schemas, components = msgspec.json.schema_components(DOCUMENTS, ref_template="#/$defs/{name}")

@@ -32,7 +32,7 @@ def asset(name: str) -> Asset:
     assert plain is not None, "the package's own loader reads data"
     return Asset(
         content_type=TYPES[name],
-        etag=f'"{hashlib.sha256(plain).hexdigest()[:16]}"',
+        etag=f'W/"{hashlib.sha256(plain).hexdigest()[:16]}"',
         plain=plain,
         gzip=gzip.compress(plain, mtime=0),
     )

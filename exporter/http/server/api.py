@@ -7,8 +7,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from urllib.parse import parse_qs, unquote
 
-import msgspec
-
+from exporter.http.server.negotiation import is_unchanged, preferred_language
 from exporter.http.server.request import Request, Response
 from exporter.model import Snapshot
 from exporter.model.finding import Verdict, VerdictState
@@ -21,11 +20,10 @@ TOO_OLD = 15.0  # seconds; as for the metrics endpoint
 MAX_FIELDS = 8  # of the query
 STATE_HEADER = "X-Shardwatch-Verdict"
 REASON_HEADER = "X-Shardwatch-Reason"
+LANGUAGES = frozenset(language.value for language in Language)
 _BAD = frozenset({VerdictState.DRAIN, VerdictState.EJECT})
-_ENCODER = msgspec.json.Encoder()
 _NOT_IN_REASON = re.compile(r"[^a-z0-9_]+")  # a closed word; nothing else may become a header
 _NO_SNAPSHOT = Verdict(VerdictState.UNKNOWN, "no_data", Text("no fresh snapshot", "没有最新快照"))
-_ENTITY_TAG = re.compile(r'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
 
 
 class Api:
@@ -41,7 +39,7 @@ class Api:
         """Return the document, or the verdict with 200 (serve, unknown) or 503 (drain, eject)."""
         path = request.path.removeprefix(PREFIX)
         if path == "schema":
-            self._schema = self._schema or _ENCODER.encode(api.schema())
+            self._schema = self._schema or api.encode(api.schema())
             return _tagged(request, f'"{zlib.crc32(self._schema):08x}"', lambda: self._schema)
         language = Language.ENGLISH
         if request.query:  # fifty probes a second have none
@@ -67,7 +65,7 @@ class Api:
             self._documents_of, self._documents = snapshot, {}
         body = self._documents.get((path, language))
         if body is None:
-            body = self._documents[path, language] = _ENCODER.encode(_make(path, snapshot, language))
+            body = self._documents[path, language] = api.encode(_make(path, snapshot, language))
         return body
 
 
@@ -76,18 +74,14 @@ def _language(query: str) -> Language | Response:
         fields = parse_qs(query, keep_blank_values=True, max_num_fields=MAX_FIELDS)
     except ValueError:
         return _problem(400, f"more than {MAX_FIELDS} fields in the query")
-    try:
-        return Language(fields.get("lang", ["en"])[-1])
-    except ValueError:
-        return _problem(400, "lang is en or zh")
+    found = preferred_language(fields.get("lang", ["en"])[-1], LANGUAGES)
+    return Language(found) if found else _problem(400, "lang is en or zh")
 
 
 def _tagged(request: Request, etag: str, body: Callable[[], bytes]) -> Response:
     """Return 304 where the client has this entity already, else the body, which is made only then."""
-    wanted = request.headers.get("if-none-match", "")
     headers = (("ETag", etag),)
-    # If-None-Match compares weakly: W/ does not count (RFC 9110, 13.1.2).
-    if wanted.strip() == "*" or etag in _ENTITY_TAG.findall(wanted):
+    if is_unchanged(request.headers.get("if-none-match", ""), etag):
         return Response(status=304, content_type=JSON, body=b"", headers=headers)
     return Response(status=200, content_type=JSON, body=body(), headers=headers)
 
@@ -122,11 +116,11 @@ def _verdict_response(verdict: Verdict, language: Language) -> Response:
     return Response(
         status=503 if verdict.state in _BAD else 200,
         content_type=JSON,
-        body=_ENCODER.encode(api.verdict(verdict, language)),
+        body=api.encode(api.verdict(verdict, language)),
         headers=(state, (REASON_HEADER, reason)) if reason else (state,),
     )
 
 
 def _problem(status: int, sentence: str, known: Iterable[str] = ()) -> Response:
     document = api.ErrorDocument(error=sentence, known=tuple(known))
-    return Response(status=status, content_type=JSON, body=_ENCODER.encode(document))
+    return Response(status=status, content_type=JSON, body=api.encode(document))

@@ -1,4 +1,4 @@
-"""Content negotiation: format, coding and language of a page, from the Accept headers (RFC 9110, 12.5)."""
+"""Content negotiation (RFC 9110, 12.5): format, coding, language of a page; whether a client has it already."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from msgspec import Struct
 
 _QUALITY = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
+_ENTITY_TAG = re.compile(r'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
 _MAX_ITEMS = 32  # of one Accept header; Prometheus sends six
 _CACHED_LENGTH = 512  # characters of headers worth caching; longer ones are no scraper's
 # Media type → the versions that are served; no version means any.
@@ -61,6 +62,15 @@ def preferred_language(accept_language: str, known: Collection[str]) -> str:
         (item.quality, -place, item.name.partition("-")[0]) for place, item in enumerate(_items(accept_language))
     ]
     return max((found for found in items if found[2] in known and found[0] > 0), default=(0.0, 0, ""))[2]
+
+
+def is_unchanged(if_none_match: str, etag: str) -> bool:
+    """Return whether a client has this entity already: 304.
+
+    If-None-Match compares weakly, W/ does not count (RFC 9110, 13.1.2): a proxy that compresses, such as nginx, makes
+    tags weak.
+    """
+    return if_none_match.strip() == "*" or etag.removeprefix("W/") in _ENTITY_TAG.findall(if_none_match)
 
 
 def _negotiate(accept: str, accept_encoding: str) -> Representation:

@@ -56,9 +56,9 @@ class Request(Struct, frozen=True, kw_only=True):
 class Response(Struct, frozen=True, kw_only=True):
     """One response.  ``body`` is sent as it is and never copied, so that all clients share one page.
 
-    Content-Length, Date, Connection, ``X-Content-Type-Options: nosniff`` and, unless ``headers`` has another,
-    ``Cache-Control: no-store`` are added to every response; ``headers`` are the others, and must not hold text that
-    came from a client.
+    Content-Length (but with 304), Date, Connection, ``X-Content-Type-Options: nosniff`` and, unless ``headers`` has
+    another, ``Cache-Control: no-store`` are added to every response; ``headers`` are the others, and must not hold
+    text that came from a client.
     """
 
     status: int
@@ -96,7 +96,8 @@ def format_head(response: Response, *, keep: bool, headers: tuple[tuple[str, str
         f"HTTP/1.1 {response.status} {_REASONS.get(response.status, 'Other')}",
         f"Date: {_date(int(time.time()))}",
         f"Content-Type: {response.content_type}",
-        f"Content-Length: {len(response.body)}",
+        # With 304 it would be the length of the entity that the client has (RFC 9110, 8.6).
+        *(() if response.status == 304 else (f"Content-Length: {len(response.body)}",)),
         "X-Content-Type-Options: nosniff",
     ]
     if not any(name == "Cache-Control" for name, _ in response.headers):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qs
 
 from exporter.http.server.connection import DeferredResponse
-from exporter.http.server.negotiation import accepts_html, negotiate, preferred_language
+from exporter.http.server.negotiation import accepts_html, is_unchanged, negotiate, preferred_language
 from exporter.http.server.request import Request, Response, text_response
 from exporter.logs import log_exception
 from exporter.model import Snapshot
@@ -26,6 +26,7 @@ ASSETS = "/web/"
 FILES = ("page.css", "page.js", "icon.svg")
 TOO_OLD = 15.0  # seconds; as for the metrics endpoint
 MAX_FIELDS = 8  # of the query
+LANGUAGES = frozenset(language.value for language in Language)
 HTML = "text/html; charset=utf-8"
 PLAIN = "text/plain; charset=utf-8"
 POLICY = (
@@ -75,7 +76,7 @@ class WebPage:
         form = self._form(request, snapshot)
         headers = _headers(snapshot, form)
         etag = dict(headers).get("ETag")
-        if etag is not None and request.headers.get("if-none-match") == etag:
+        if etag is not None and is_unchanged(request.headers.get("if-none-match", ""), etag):
             return Response(status=304, content_type=HTML if form.html else PLAIN, body=b"", headers=headers)
         with self._lock:
             if self._rendered_of is not snapshot:
@@ -98,7 +99,7 @@ class WebPage:
         found = asset(request.path.removeprefix(ASSETS))
         packed = negotiate("", request.headers.get("accept-encoding", "")).gzip
         headers = [("Vary", "Accept-Encoding"), ("ETag", found.etag), ("Cache-Control", "no-cache"), *_SECURITY]
-        if request.headers.get("if-none-match") == found.etag:
+        if is_unchanged(request.headers.get("if-none-match", ""), found.etag):
             return Response(status=304, content_type=found.content_type, body=b"", headers=tuple(headers))
         if packed:
             headers.append(("Content-Encoding", "gzip"))
@@ -110,12 +111,11 @@ class WebPage:
             query = parse_qs(request.query, max_num_fields=MAX_FIELDS)
         except ValueError:
             query = {}
-        asked = query.get("lang", [""])[-1]
-        known = {language.value for language in Language}
-        accepted = preferred_language(request.headers.get("accept-language", ""), known)
+        wanted = (query.get("lang", [""])[-1], request.headers.get("accept-language", ""))
+        languages = (preferred_language(found, LANGUAGES) for found in wanted)
         age = self._clock() - snapshot.at if snapshot is not None else 0.0
         return _Form(
-            language=Language(asked if asked in known else accepted or Language.ENGLISH.value),
+            language=Language(next(filter(None, languages), Language.ENGLISH.value)),
             html=accepts_html(request.headers.get("accept", "")),
             curves=query.get("curves", ["1"])[-1] != "0",
             gzip=negotiate("", request.headers.get("accept-encoding", "")).gzip,
@@ -162,8 +162,9 @@ class WebPage:
 def _headers(snapshot: Snapshot | None, form: _Form) -> tuple[tuple[str, str], ...]:
     headers = [_VARY, *_SECURITY]
     if snapshot is not None:
-        parts = (form.language.value, "html" if form.html else "text", int(form.curves), int(form.gzip), form.old)
-        headers.append(("ETag", f'"{snapshot.at:.6f}-{"-".join(map(str, parts))}"'))
+        # Weak: coded or not, by this server or by a proxy, it says the same.
+        parts = (form.language.value, "html" if form.html else "text", int(form.curves), form.old)
+        headers.append(("ETag", f'W/"{snapshot.at:.6f}-{"-".join(map(str, parts))}"'))
     return tuple(headers)
 
 

@@ -18,6 +18,7 @@ from exporter.render import api_schema
 from exporter.render.api import schema
 from tests.support.builders import Clock, card, replica, snapshot
 from tests.support.records import replace
+from tests.support.web_node import malicious_snapshot
 
 MALICIOUS = '<script>"\u202e\\'
 FINDING = Finding(
@@ -135,6 +136,18 @@ def test_an_unknown_replica_is_404_and_those_that_exist_are_named(ask):
     assert status == 404
     assert document["known"] == sorted([MALICIOUS, "b"])
     assert ask("verdicts/rank/0")[0] == ask("elsewhere")[0] == 404
+
+
+@pytest.mark.parametrize("query", ["lang=zh-CN", "lang=zh-Hans-CN", "lang=ZH"])
+def test_a_region_of_a_language_is_that_language(ask, query):
+    assert ask("findings", query)[1]["findings"][0]["summary"] == "没有进展"
+
+
+@pytest.mark.parametrize("path", ["node", "findings", "verdicts", "verdicts/replica/nobody"])
+def test_half_of_a_surrogate_pair_in_a_name_is_replaced(ask, path):
+    name = "a\ud800b"
+    ask.set(replace(malicious_snapshot(name), verdicts=Verdicts(replicas={name: Verdict(VerdictState.EJECT, name)})))
+    assert "a?b" in json.dumps(ask(path)[1])
 
 
 def test_an_unchanged_snapshot_is_not_sent_again(ask):

@@ -8,6 +8,7 @@ import tracemalloc
 
 import pytest
 
+from exporter.http.server.request import Response, format_head
 from tests.support.raw_http import (
     GET,
     GET_CLOSE,
@@ -222,3 +223,10 @@ def test_a_request_line_of_1_mib_costs_no_memory_and_gets_a_reason():
             tracemalloc.stop()
     assert split_head(data)[0] == 414
     assert peak < 1 << 20
+
+
+def test_a_response_without_a_body_by_definition_has_no_length():
+    """RFC 9110, 8.6: with 304 it would be the length of what the client has."""
+    for status, has_length in ((200, True), (304, False)):
+        head = format_head(Response(status=status, content_type="text/plain", body=b""), keep=True)
+        assert (b"Content-Length" in head) is has_length

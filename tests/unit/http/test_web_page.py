@@ -15,6 +15,7 @@ from exporter.model import Outcome
 from exporter.web.history import NodeHistory
 from tests.support.builders import Clock, card, replica, snapshot
 from tests.support.records import replace
+from tests.support.web_node import malicious_snapshot
 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 SNAPSHOT = snapshot(cards=(card(0, utilization=0.5),), replicas=(replica("chat-a"),))
@@ -73,7 +74,7 @@ def test_browsers_get_html_and_everybody_else_text(node, accept, html):
     ("query", "header", "language"),
     [
         ("", "", "en"), ("", "zh-CN,zh;q=0.9,en;q=0.8", "zh"), ("", "de, en;q=0.5, zh;q=0.9", "zh"),
-        ("", "fr", "en"), ("lang=zh", "en", "zh"), ("lang=en", "zh", "en"), ("lang=xx", "zh", "zh"),
+        ("", "fr", "en"), ("lang=zh", "en", "zh"), ("lang=en", "zh", "en"), ("lang=zh-CN", "en", "zh"), ("lang=zh-Hans", "", "zh"), ("", "zh-CN;q=0.9", "zh"), ("lang=xx", "zh", "zh"),
         ("lang=%3Cscript%3E", "", "en"), ("&".join(["a=1"] * 100), "zh", "zh"),
     ],
 )  # fmt: skip
@@ -109,6 +110,26 @@ def test_what_the_client_has_is_not_sent_again(node):
     assert node.get(accept="text/plain", if_none_match=etag).status == 200
     node.snapshot = replace(SNAPSHOT, at=SNAPSHOT.at + 1)
     assert node.get(accept=BROWSER, if_none_match=etag).status == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/web/page.js"])
+@pytest.mark.parametrize(
+    ("form", "status"),
+    [("{0}", 304), ("{1}", 304), ('"other", {0}', 304), ('W/"a,b",{1} , "c"', 304), ("*", 304), ('"other"', 200)],
+)
+def test_if_none_match_may_be_a_list_weak_or_any(node, path, form, status):
+    weak = dict(node.get(path, accept=BROWSER, accept_encoding="gzip").headers)["ETag"]
+    assert weak.startswith("W/"), "a proxy may compress and unpack"
+    answer = node.get(path, accept=BROWSER, if_none_match=form.format(weak, weak.removeprefix("W/")))
+    assert (answer.status, dict(answer.headers)["ETag"]) == (status, weak)
+
+
+def test_half_of_a_surrogate_pair_in_a_name_is_replaced(node):
+    node.snapshot = malicious_snapshot("a\ud800b")
+    for accept in (BROWSER, "text/plain"):
+        answer = node.get(accept=accept)
+        assert answer.status == 200
+        assert "a\ufffdb" in answer.body.decode()
 
 
 def test_a_snapshot_is_rendered_once_however_many_ask(node):
