@@ -28,10 +28,11 @@ _ADDRESS = re.compile(r"(?:[a-z0-9+]+://)?(?:\[([0-9a-fA-F:.]+)\]|([^\s:/@\[\]]+
 
 
 class GatewayTotals(Struct, frozen=True, kw_only=True):
-    """Requests sent to each backend since the gateway was first read."""
+    """Requests sent to each backend since the gateway was first read, and those that failed where it counts them."""
 
     at: float
     sent: Mapping[Backend, float]
+    failed: Mapping[Backend, float] = EMPTY
 
 
 class GatewayCounters(Struct, frozen=True, kw_only=True):
@@ -39,6 +40,7 @@ class GatewayCounters(Struct, frozen=True, kw_only=True):
 
     totals: GatewayTotals
     counters: Mapping[Backend, float]
+    errors: Mapping[Backend, float]
     pools: Mapping[str, float]
     truncated_pools: frozenset[str]
     started: float | None
@@ -51,13 +53,19 @@ def update(known: GatewayCounters | None, reading: GatewayReading) -> GatewayCou
     if not reading.complete:
         return known
     now = {key: load.requests for key, load in reading.backends.items() if load.requests is not None}
+    errors = {key: load.errors for key, load in reading.backends.items() if load.errors is not None}
     pools = {pool: load.requests for pool, load in reading.pools.items() if load.requests is not None}
     shown = [key for key in reading.backends if _counts_requests(key, reading)]
     restarted = known is not None and _restarted(known, reading, now, pools)
     sent = dict.fromkeys(shown, 0.0) if known is None else _sent(known, reading, now, restarted=restarted)
     return GatewayCounters(
-        totals=GatewayTotals(at=reading.at, sent=_bounded({key: sent[key] for key in shown}, sent)),
+        totals=GatewayTotals(
+            at=reading.at,
+            sent=_bounded({key: sent[key] for key in shown}, sent),
+            failed={} if known is None else _failed(known, errors, restarted=restarted),
+        ),
         counters=_bounded(now, EMPTY if known is None or restarted else known.counters),
+        errors=errors,
         pools=pools,
         truncated_pools=reading.truncated_pools,
         started=reading.started,
@@ -82,6 +90,15 @@ def _sent(
         elif load.rate is not None:
             sent[key] = sent.get(key, 0.0) + load.rate * seconds
     return sent
+
+
+def _failed(known: GatewayCounters, errors: Mapping[Backend, float], *, restarted: bool) -> dict[Backend, float]:
+    """Return the failed requests of the backends that are there; one that is new to this page has none yet."""
+    failed = {}
+    for key, counter in errors.items():
+        before = 0.0 if restarted else known.errors.get(key, counter)
+        failed[key] = known.totals.failed.get(key, 0.0) + (counter - before if counter >= before else counter)
+    return failed
 
 
 def _bounded(present: Mapping[Backend, float], remembered: Mapping[Backend, float]) -> Mapping[Backend, float]:
@@ -131,7 +148,19 @@ def _window(base: GatewayTotals, latest: GatewayTotals, reading: GatewayReading)
         ratio = max_to_mean(able)
         if ratio is not None:
             imbalance[pool] = ratio
-    return GatewayFigures(seconds=latest.at - base.at, shares=shares, imbalance=imbalance)
+    return GatewayFigures(
+        seconds=latest.at - base.at, shares=shares, imbalance=imbalance, error_ratios=_error_ratios(base, latest)
+    )
+
+
+def _error_ratios(base: GatewayTotals, latest: GatewayTotals) -> Mapping[Backend, float]:
+    """Return the failed requests by those sent, of the backends that were sent any."""
+    found = {}
+    for key, failed in latest.failed.items():
+        sent = latest.sent.get(key, 0.0) - base.sent.get(key, 0.0)
+        if sent > 0:
+            found[key] = min(1.0, max(0.0, failed - base.failed.get(key, 0.0)) / sent)
+    return found
 
 
 def _counts_requests(key: Backend, reading: GatewayReading) -> bool:

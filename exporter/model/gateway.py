@@ -53,6 +53,7 @@ class GatewayFigures(Struct, frozen=True, kw_only=True):
     seconds: float  # time covered
     shares: Mapping[Backend, float] = EMPTY  # of the pool's requests
     imbalance: Mapping[str, float] = EMPTY  # pool → max ÷ mean
+    error_ratios: Mapping[Backend, float] = EMPTY  # failed ÷ sent, of backends whose errors are counted
 
 
 class GatewayLabels(NamedTuple):

@@ -101,3 +101,18 @@ def test_a_name_decides_only_where_no_process_has_the_address():
     named = [Endpoint(replica="node-7:8000", host="far.example", port=9000, gpus=None)]
     assert match_backends([Backend("p", "node-7:8000")], two) == {}
     assert match_backends([Backend("p", "node-7:8000")], named) == {("p", "node-7:8000"): "node-7:8000"}
+
+
+def test_the_error_ratio_of_a_backend_is_what_failed_of_what_it_was_sent_in_the_window():
+    def page(at, requests, errors, **fields):
+        load = BackendLoad(requests=requests, errors=errors)
+        return pool_reading(at, a=load, b=float(requests), **fields)
+
+    def ratios(*readings):
+        return windows(*readings)[1].error_ratios
+
+    assert ratios(page(0, 100, 50), page(10, 300, 60)) == {Backend("p", "a"): pytest.approx(0.05)}, "b counts none"
+    assert ratios(page(0, 100, 50), page(10, 100, 50)) == {}, "nothing was sent"
+    assert ratios(page(0, 100, 50), page(10, 20, 5)) == {Backend("p", "a"): pytest.approx(0.25)}, "a restart"
+    unseen = pool_reading(0, a=BackendLoad(requests=100.0), b=0.0)
+    assert ratios(unseen, page(10, 300, 60)) == {Backend("p", "a"): 0.0}, "errors of before are not of this window"
