@@ -22,8 +22,8 @@ from exporter.cli.top_rows import freshness, short_name, tables
 from exporter.model.finding import Severity
 from exporter.model.text import Language, Text
 from exporter.web.html import SIGNS
+from exporter.web.marks import severity_level
 from exporter.web.model import Level
-from exporter.web.tables import severity_level
 
 TABLE_SHARE = 0.55  # of the terminal, at most, beside the details
 LOOK_SECONDS = 0.25  # between two looks at the states

@@ -16,8 +16,8 @@ from exporter.model.text import Language, Text
 from exporter.render import api
 from exporter.web import values
 from exporter.web.history import memory_ratio
+from exporter.web.marks import error_level, severity_level
 from exporter.web.model import Level
-from exporter.web.tables import error_level, severity_level
 from exporter.web.texts import TEXTS
 from exporter.web.values import ABSENT, clean
 

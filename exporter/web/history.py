@@ -16,6 +16,7 @@ from exporter.diagnosis.xid_meanings import meaning
 from exporter.model import CardState, Quantity, ReplicaState, Signal, Snapshot, Stage, WindowFigures
 from exporter.model.finding import Finding, Severity, Verdict, VerdictState
 from exporter.model.text import Text
+from exporter.web.texts import REASONS
 
 STEP = 5.0  # seconds between two points
 POINTS = 120
@@ -203,8 +204,8 @@ def _xids(before: Snapshot | None, snapshot: Snapshot) -> Iterator[Event]:
     for count in snapshot.xids:
         if count.xid is None or count.last_unix_time is None or count.last_unix_time == known.get(count.labels):
             continue
-        name = f"GPU {count.labels.gpu}: XID {count.xid}"
-        text = Text(f"{name}, ", f"{name}，") + meaning(count.xid)
+        gpu, xid = f"GPU {count.labels.gpu}", f"XID {count.xid}"
+        text = Text(f"{gpu}: {xid}, ", f"{gpu}：{xid}，") + meaning(count.xid)
         yield Event(unix_time=count.last_unix_time, severity=Severity.WARNING, text=text, is_kept=True)
 
 
@@ -220,12 +221,14 @@ def _verdict_changes(before: Snapshot, snapshot: Snapshot) -> Iterator[Event]:
     for name, verdict, known in (*replicas, *gpus):
         if known is None or known.state is verdict.state or _is_start(known, verdict):
             continue
-        change = f"{known.state.value} → {verdict.state.value}" + (f" ({verdict.reason})" if verdict.reason else "")
+        change = f"{known.state.value} → {verdict.state.value}"
+        reason = verdict.reason.replace("_", " ")
+        why = Text(f" ({reason})", f"（{REASONS.get(verdict.reason, reason)}）") if reason else Text("", "")
         yield Event(
             unix_time=snapshot.unix_time,
             severity=_VERDICT_SEVERITY.get(verdict.state, Severity.NONE),
             is_kept=verdict.state is VerdictState.EJECT,
-            text=Text(f"verdict on {name}: {change}", f"{name} 的判定：{change}"),
+            text=Text(f"verdict on {name}: {change}", f"{name} 的判定：{change}") + why,
         )
 
 

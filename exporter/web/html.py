@@ -15,8 +15,9 @@ from exporter.model.text import Language
 from exporter.web import values
 from exporter.web.history import POINTS, NodeHistory
 from exporter.web.model import Curve, Level, NodePage, PageCell, PageRow, PageTable, ShownEvent, ShownFinding
-from exporter.web.texts import Words, words
+from exporter.web.texts import Words, pair, words
 
+RELOAD = 5  # seconds, without script
 HEIGHT = 40  # of a curve's coordinates
 SIGNS = {
     Level.GOOD: "●",
@@ -88,7 +89,7 @@ class HtmlWriter:
             '<link rel="stylesheet" href="/web/page.css">\n<link rel="icon" href="/web/icon.svg">\n'
             f'<link rel="alternate" hreflang="{other}" href="/?lang={other}">\n'
             '<script type="module" src="/web/page.js"></script>\n'
-            '<noscript><meta http-equiv="refresh" content="5"></noscript>\n'
+            f'<noscript><meta http-equiv="refresh" content="{RELOAD}"></noscript>\n'
             f"</head>\n<body>\n{body}</body>\n</html>\n"
         )
 
@@ -119,7 +120,7 @@ class HtmlWriter:
             yield _events(page.events, say)
         yield "</div>\n</main>\n"
         links = "".join(f'<a href="{path}">{path}</a> ' for path in self._links)
-        yield f"<footer>Shardwatch {_text(page.version)} · {_text(say('more'))}: {links}</footer>\n"
+        yield f"<footer>Shardwatch {_text(page.version)} · {_text(pair(say, 'more', ''))}{links}</footer>\n"
 
     # ------------------------------------------------------------------ tables
 
@@ -137,8 +138,11 @@ class HtmlWriter:
             note += (
                 f'<label><input type="checkbox" id="only" autocomplete="off"> {_text(say("only_problems"))}</label>'
             )
+        nothing = ""
+        if table.id == "gpus" and not any(row.level for row in table.rows):
+            nothing = f'<p class="quiet nothing" data-key="nothing">{_text(say("nothing_wrong"))}</p>'
         inner = (
-            f'<div class="scroll" role="group" tabindex="0" aria-labelledby="h-{table.id}">'
+            f'{nothing}<div class="scroll" data-key="rows" role="group" tabindex="0" aria-labelledby="h-{table.id}">'
             f"<table{' class=matrix' if table.matrix else ''}><thead><tr>{heads}</tr></thead>\n"
             f"<tbody>\n{rows}</tbody></table></div>"
         )
@@ -235,15 +239,14 @@ def stretches(points: Sequence[float], top: float) -> list[list[str]]:
 def _header(page: NodePage, say: Words) -> str:
     other = "en" if page.language == "zh" else "zh"
     verdict = f'<span class="badge {page.verdict.level.value}">{_sign(page.verdict.level, say)}'
-    verdict += f"{_text(say('verdict'))}: {_text(page.verdict.text)}</span>"
+    verdict += f"{_text(pair(say, 'verdict', page.verdict.with_detail(say('reason'))))}</span>"
     if page.gravest is not None:
         sign = f'<i aria-hidden="true">{SIGNS[page.gravest.level]}</i>'
         verdict += f' <span class="badge {page.gravest.level.value}" data-key="gravest">'
         verdict += f"{sign}{_text(page.gravest.text)}</span>"
-    data = say("no_data")
-    if page.unix_time is not None:
-        data = say("data_of").format(time=page.time, age=values.age(page.age, say))
-    template = _text(say("data_of").replace("{time}", page.time))
+    # Only the script writes the age: without it, a page that cannot be loaded again would stay new for ever.
+    data = say("no_data") if page.unix_time is None else say("data_of").format(time=page.time)
+    template = _text(say("data_aged").replace("{time}", page.time))
     at = "" if page.unix_time is None else f"{page.unix_time:.3f}"
     facts = "".join(f"<li>{_text(fact)}</li>" for fact in page.facts)
     return (
@@ -252,6 +255,7 @@ def _header(page: NodePage, say: Words) -> str:
         f'<p class="status">{verdict} '
         f'<span id="age" data-key="age" data-own data-at="{at}" data-age="{page.age:.1f}" data-text="{template}"'
         f' data-units="{_units(say)}">{_text(data)}</span> '
+        f"<noscript>{_text(say('reloads').format(count=RELOAD))}</noscript> "
         f'<a href="/?lang={other}" hreflang="{other}" lang="{other}">{_text(say("other_language"))}</a>'
         "</p></header>\n"
     )
@@ -263,7 +267,7 @@ def _units(say: Words) -> str:
 
 
 def _navigation(page: NodePage, say: Words) -> str:
-    items = [("findings", say("findings"), len(page.problems))]
+    items = [("findings", say("findings"), len(page.problems) + page.more_problems)]
     items += [(table.id, table.heading, len(table.rows)) for table in page.tables]
     if page.unix_time is not None:
         items.append(("events", say("events"), len(page.events)))
@@ -286,17 +290,19 @@ def _findings(page: NodePage, say: Words) -> str:
     keys = unique_keys(problem.key for problem in page.problems)
     inner = "".join(_problem(problem, key, say) for problem, key in zip(page.problems, keys, strict=True))
     well = f'<p class="well {summary.level.value}">{_sign(summary.level, say)}{_text(summary.text)}</p>'
+    if page.more_problems:
+        inner += f'<p class="quiet">{_text(say("more_items").format(count=page.more_problems))}</p>'
     return _section("findings", say("findings"), inner or well)
 
 
 def _problem(problem: ShownFinding, key: str, say: Words) -> str:
     steps = "".join(f"<li><bdi>{_text(step)}</bdi></li>" for step in problem.steps)
-    causes = "".join(_cause(cause) for cause in problem.causes)
+    causes = _causes(problem, say)
     parts = []
     if causes:
-        parts.append(f'<dt>{_text(say("cause"))}</dt><dd><ul class="causes">{causes}</ul></dd>')
+        parts.append(f"<dt>{_text(say('cause'))}</dt><dd>{causes}</dd>")
     if problem.evidence:
-        parts.append(f"<dt>{_text(say('evidence'))}</dt><dd>{_evidence(problem)}</dd>")
+        parts.append(f"<dt>{_text(say('evidence'))}</dt><dd>{_evidence(problem, say)}</dd>")
     if steps:
         kind = "one" if len(problem.steps) == 1 else "many"
         parts.append(f'<dt>{_text(say("do"))}</dt><dd><ol class="{kind}">{steps}</ol></dd>')
@@ -304,23 +310,31 @@ def _problem(problem: ShownFinding, key: str, say: Words) -> str:
         f'<article class="finding {problem.level.value}" data-key="{key}">'
         f'<h3><span class="badge {problem.level.value}"><i aria-hidden="true">{SIGNS.get(problem.level, "")}</i>'
         f"{_text(problem.word)}</span> <bdi>{_text(problem.summary)}</bdi></h3>"
-        f'<p class="since">{_text(problem.since)} <span>{_text(say("runbook"))}: {_text(problem.runbook)}</span></p>'
+        f'<p class="since">{_text(problem.since)} <span>{_text(pair(say, "runbook", problem.runbook))}</span></p>'
         f"<dl>{''.join(parts)}</dl></article>\n"
     )
 
 
-def _cause(cause: ShownFinding) -> str:
-    inner = "".join(_cause(deeper) for deeper in cause.causes)
-    nested = f'<ul class="causes">{inner}</ul>' if inner else ""
+def _causes(problem: ShownFinding, say: Words) -> str:
+    items = "".join(_cause(cause, say) for cause in problem.causes) + _more(problem.more_causes, say)
+    return f'<ul class="causes">{items}</ul>' if items else ""
+
+
+def _cause(cause: ShownFinding, say: Words) -> str:
     since = f' <small class="since">{_text(cause.since)}</small>' if cause.since else ""
-    return f"<li><bdi>{_text(cause.summary)}</bdi>{since}{_evidence(cause)}{nested}</li>"
+    return f"<li><bdi>{_text(cause.summary)}</bdi>{since}{_evidence(cause, say)}{_causes(cause, say)}</li>"
 
 
-def _evidence(problem: ShownFinding) -> str:
+def _more(count: int, say: Words) -> str:
+    """Return an item that says how many others there are, nothing without others."""
+    return f"<li>{_text(say('more_items').format(count=count))}</li>" if count else ""
+
+
+def _evidence(problem: ShownFinding, say: Words) -> str:
     items = "".join(
         f"<li><bdi>{_text(name)}</bdi> <b><bdi>{_text(value)}</bdi></b></li>" for name, value in problem.evidence
     )
-    return f'<ul class="evidence">{items}</ul>' if items else ""
+    return f'<ul class="evidence">{items}{_more(problem.more_evidence, say)}</ul>' if items else ""
 
 
 def _events(events: Sequence[ShownEvent], say: Words) -> str:

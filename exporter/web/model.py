@@ -37,6 +37,10 @@ class PageCell(Struct, frozen=True):
     bar: float | None = None  # ratio
     title: str = ""
 
+    def with_detail(self, template: str) -> str:
+        """Return the text, with its detail as the reason where it has one."""
+        return template.format(text=self.text, reason=self.detail) if self.detail else self.text
+
 
 class PageColumn(Struct, frozen=True, kw_only=True):
     """One column; ``title`` explains a heading that is an abbreviation."""
@@ -77,6 +81,8 @@ class ShownFinding(Struct, frozen=True, kw_only=True):
     causes: tuple[ShownFinding, ...]
     steps: tuple[str, ...]
     runbook: str
+    more_evidence: int = 0  # what there is of each besides
+    more_causes: int = 0
 
 
 class ShownEvent(Struct, frozen=True, kw_only=True):
@@ -100,6 +106,7 @@ class NodePage(Struct, frozen=True, kw_only=True):
     time: str
     age: float  # seconds
     problems: tuple[ShownFinding, ...]
+    more_problems: int = 0  # besides those
     gravest: PageCell | None  # how many findings have the gravest severity
     summary: PageCell  # what stands in the place of findings where there are none
     tables: tuple[PageTable, ...]

@@ -12,12 +12,14 @@ from exporter.model.finding import Finding, VerdictState
 from exporter.model.text import Language
 from exporter.web import values
 from exporter.web.history import Event
+from exporter.web.marks import severity_level, verdict_cell
 from exporter.web.model import Level, NodePage, PageCell, ShownEvent, ShownFinding
-from exporter.web.tables import Tables, severity_level, verdict_cell
+from exporter.web.tables import tables
 from exporter.web.texts import Words, words
 from exporter.web.values import MAX_SENTENCE, clean
 
 MAX_EVIDENCE = 12
+MAX_CAUSES = 12
 MAX_PROBLEMS = 100
 
 
@@ -41,12 +43,13 @@ def build(
         facts=tuple(_facts(snapshot, say)),
         verdict=verdict_cell(snapshot.verdicts.node, language),
         unix_time=now,
-        time=time.strftime("%H:%M:%S UTC", time.gmtime(now)),
+        time=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now)),
         age=age,
         problems=tuple(_problem(finding, language, say, now) for finding in snapshot.findings[:MAX_PROBLEMS]),
+        more_problems=max(0, len(snapshot.findings) - MAX_PROBLEMS),
         gravest=_gravest(snapshot, say),
         summary=_summary(snapshot, say),
-        tables=Tables(snapshot, language).all(),
+        tables=tables(snapshot, language),
         events=tuple(
             ShownEvent(
                 key=f"{event.unix_time}-{event.text.en}",
@@ -87,7 +90,9 @@ def _problem(finding: Finding, language: Language, say: Words, now: float) -> Sh
             (clean(label(item.name).in_(language)), values.evidence(item, language))
             for item in finding.evidence[:MAX_EVIDENCE]
         ),
-        causes=tuple(_problem(cause, language, say, now) for cause in finding.causes),
+        more_evidence=max(0, len(finding.evidence) - MAX_EVIDENCE),
+        causes=tuple(_problem(cause, language, say, now) for cause in finding.causes[:MAX_CAUSES]),
+        more_causes=max(0, len(finding.causes) - MAX_CAUSES),
         steps=tuple(clean(step.in_(language), MAX_SENTENCE) for step in finding.steps),
         runbook=clean(finding.id),
     )

@@ -9,7 +9,7 @@ from exporter.model.text import Language
 from exporter.web import values
 from exporter.web.html import SIGNS
 from exporter.web.model import Level, NodePage, PageTable, ShownFinding
-from exporter.web.texts import Words, words
+from exporter.web.texts import Words, pair, words
 
 
 def write(page: NodePage) -> str:
@@ -20,8 +20,8 @@ def write(page: NodePage) -> str:
 def _lines(page: NodePage, say: Words) -> Iterator[str]:
     data = say("no_data")
     if page.unix_time is not None:
-        data = say("data_of").format(time=page.time, age=values.age(page.age, say))
-    verdict = f"{say('verdict')}: {page.verdict.text}"
+        data = say("data_aged").format(time=page.time, age=values.age(page.age, say))
+    verdict = pair(say, "verdict", page.verdict.with_detail(say("reason")))
     gravest = [] if page.gravest is None else [f"{SIGNS[page.gravest.level]} {page.gravest.text}"]
     yield "  ".join([f"Shardwatch {page.version}", page.node, verdict, *gravest, *page.facts, data])
     if page.unix_time is not None and page.age > values.TOO_OLD:
@@ -31,38 +31,47 @@ def _lines(page: NodePage, say: Words) -> Iterator[str]:
         yield page.summary.text
     for problem in page.problems:
         yield from _problem(problem, say)
+    if page.more_problems:
+        yield say("more_items").format(count=page.more_problems)
     for table in page.tables:
         yield ""
         yield from _table(table)
     if page.events:
         yield ""
-        yield say("events")
-        yield from (f"  {event.time}  {event.text}" for event in page.events)
+        yield say("events").upper()
+        yield from (f"  {event.time}  {SIGNS.get(event.level, ' ')} {event.text}" for event in page.events)
 
 
 def _problem(problem: ShownFinding, say: Words) -> Iterator[str]:
-    yield f"{problem.word} {problem.summary}" + (f"  {problem.since}" if problem.since else "")
+    yield f"{SIGNS.get(problem.level, '')} {problem.word} {problem.summary}" + (
+        f"  {problem.since}" if problem.since else ""
+    )
     yield from _causes(problem, say, "    ")
     if problem.evidence:
-        yield f"    {say('evidence')}: {_evidence(problem)}"
+        yield "    " + pair(say, "evidence", _evidence(problem, say))
     if len(problem.steps) == 1:
-        yield f"    {say('do')}: {problem.steps[0]}"
+        yield "    " + pair(say, "do", problem.steps[0])
     elif problem.steps:
-        yield f"    {say('do')}:"
+        yield "    " + pair(say, "do", "").rstrip()
         yield from (f"      {number}. {step}" for number, step in enumerate(problem.steps, 1))
-    yield f"    {say('runbook')}: {problem.runbook}"
+    yield "    " + pair(say, "runbook", problem.runbook)
 
 
 def _causes(problem: ShownFinding, say: Words, indent: str) -> Iterator[str]:
     for cause in problem.causes:
-        yield f"{indent}{say('cause')}: {cause.summary}"
+        yield indent + pair(say, "cause", cause.summary)
         if cause.evidence:
-            yield f"{indent}  {_evidence(cause)}"
+            yield f"{indent}  {_evidence(cause, say)}"
         yield from _causes(cause, say, indent + "  ")
+    if problem.more_causes:
+        yield indent + say("more_items").format(count=problem.more_causes)
 
 
-def _evidence(problem: ShownFinding) -> str:
-    return "  ".join(f"{name} {value}" for name, value in problem.evidence)
+def _evidence(problem: ShownFinding, say: Words) -> str:
+    items = [f"{name} {value}" for name, value in problem.evidence]
+    if problem.more_evidence:
+        items.append(say("more_items").format(count=problem.more_evidence))
+    return "  ".join(items)
 
 
 def _table(table: PageTable) -> Iterator[str]:
@@ -71,7 +80,7 @@ def _table(table: PageTable) -> Iterator[str]:
     for row in table.rows:
         line = []
         for cell in row.cells:
-            sign = f"{SIGNS[cell.level]} " if cell.level in (Level.WARNING, Level.CRITICAL) else ""
+            sign = f"{SIGNS[cell.level]} " if cell.level in (Level.UNKNOWN, Level.WARNING, Level.CRITICAL) else ""
             line.append(f"{sign}{cell.text} {cell.detail}".strip())
         grid.append(line)
     widths = [max(_width(line[number]) for line in grid) for number in range(len(table.columns))]
@@ -83,4 +92,10 @@ def _table(table: PageTable) -> Iterator[str]:
 
 def _width(text: str) -> int:
     """Return how many columns of a terminal a text takes; Chinese characters take two."""
-    return len(text) if text.isascii() else sum(1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
+    return len(text) if text.isascii() else sum(_columns(character) for character in text)
+
+
+def _columns(character: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1

@@ -14,7 +14,9 @@ TEXTS: Mapping[str, Text] = {
     "skip": Text("Skip to the content", "跳到正文"),
     "sections": Text("Sections", "本页内容"),
     "other_language": Text("中文", "English"),
-    "data_of": Text("data of {time}, {age} old", "数据时间 {time}，{age}前"),
+    "data_of": Text("data of {time}", "数据时间 {time}"),
+    "data_aged": Text("data of {time}, {age} old", "数据时间 {time}（{age}前）"),
+    "reloads": Text("This page reloads every {count} s.", "本页每 {count} 秒自动刷新。"),
     "no_data": Text("no data yet", "尚无数据"),
     "old": Text(
         "The data is {age} old: the daemon has stopped reading. The values below are those of {time}.",
@@ -46,6 +48,8 @@ TEXTS: Mapping[str, Text] = {
     "count_critical": Text("{count} critical findings", "{count} 个严重问题"),
     "count_warning": Text("{count} warnings", "{count} 个警告"),
     "count_info": Text("{count} notes", "{count} 个提示"),
+    "colon": Text("{name}: {value}", "{name}：{value}"),
+    "reason": Text("{text} ({reason})", "{text}（{reason}）"),
     "cause": Text("Cause", "原因"),
     "evidence": Text("Evidence", "依据"),
     "do": Text("What to do", "处理"),
@@ -60,7 +64,12 @@ TEXTS: Mapping[str, Text] = {
     "sources": Text("Sources", "数据源"),
     "events": Text("Events", "事件"),
     "only_problems": Text("problems only", "只看有问题的"),
-    "last": Text("rates and latencies over the last {window}", "速率与延迟取最近 {window}"),
+    "last": Text("rates and latencies over the last {window}, errors over {errors}",
+                 "速率与延迟取最近 {window}，错误率取最近 {errors}"),
+    "last_shares": Text("shares over the last {window}, errors over {errors}",
+                        "份额取最近 {window}，错误率取最近 {errors}"),
+    "more_items": Text("+{count} more", "另有 {count} 项"),
+    "nothing_wrong": Text("No GPU has a problem.", "没有 GPU 存在问题。"),
     "slowest_path": Text("slowest path of {replica}: {path}", "{replica} 的最慢路径：{path}"),
     "curve": Text("{series}, 10 min: {low} to {high}", "{series}，10 分钟：{low} 至 {high}"),
     "no_events": Text("None since the daemon started.", "守护进程启动以来没有事件。"),
@@ -98,7 +107,7 @@ TEXTS: Mapping[str, Text] = {
     "links": Text("Links", "链路"),
     "links_title": Text("NVLinks active, and the PCIe link", "活跃的 NVLink 与 PCIe 链路"),
     "xid": Text("XID", "XID"),
-    "xid_title": Text("the last GPU error, and when", "最近的 GPU 错误及时间"),
+    "xid_title": Text("the newest GPU errors, how often, and when", "最近的 GPU 错误、次数及时间"),
     "path": Text("Path", "路径"),
     "pairs": Text("GPU pairs", "GPU 对数"),
     "gateway": Text("Gateway", "网关"),
@@ -116,7 +125,7 @@ TEXTS: Mapping[str, Text] = {
     "down": Text("down", "异常"),
     "straggler": Text("straggler", "慢卡"),
     "waits": Text("waits", "等待"),
-    "waits_for": Text("for {gpu}", "等待 {gpu}"),
+    "waits_for": Text("for {gpu}", "{gpu}"),
     "serve": Text("serve", "serve"),
     "drain": Text("drain", "drain"),
     "eject": Text("eject", "eject"),
@@ -126,7 +135,7 @@ TEXTS: Mapping[str, Text] = {
     "sm": Text("SM {sm}", "SM {sm}"),
     "tensor": Text("tensor {tensor}", "Tensor {tensor}"),
     "processes": Text("processes: {processes}", "进程：{processes}"),
-    "pid": Text("{pid} holds {bytes}", "{pid} 占用 {bytes}"),
+    "pid": Text("pid {pid} {bytes}", "pid {pid} {bytes}"),
     "rank_number": Text("rank {rank}", "rank {rank}"),
     "sends_to_ejected": Text("still sends to an ejected replica", "仍在向已摘除的副本发送请求"),
     "driver": Text("driver {version}", "驱动 {version}"),
@@ -147,6 +156,23 @@ TEXTS: Mapping[str, Text] = {
     "hw_power_brake_slowdown": Text("power brake", "供电制动"),
     "display_clock_setting": Text("display clocks", "显示时钟设置"),
 }  # fmt: skip
+
+# Reasons are closed words, which the API has too; in English they are shown as they are.
+REASONS: Mapping[str, str] = {
+    "certificate": "证书即将到期", "down": "拒绝连接", "gpu_lost": "GPU 掉卡", "gpu_reset_required": "GPU 需要复位",
+    "hung": "无响应", "lost": "掉卡", "no_data": "无数据", "no_progress": "没有进展",
+    "no_replica_serves": "没有可服务的副本",
+    "refused": "拒绝连接", "reset_required": "需要复位", "row_remap_failed": "行重映射失败",
+    "row_remap_pending": "行重映射待复位", "starting": "正在启动", "timeout": "超时", "slow": "响应慢",
+    "remote": "不在本节点", "no_driver": "无驱动", "no_processes": "无 GPU 进程",
+    "pid_namespace": "PID 命名空间不可见",
+    "no_permission": "无权限", "no_listener": "端口未监听", "ambiguous": "无法唯一确定", "unknown_gpu": "未知 GPU",
+}  # fmt: skip
+
+
+def pair(words: Words, key: str, value: str) -> str:
+    """Return a value behind the name that ``key`` stands for."""
+    return words("colon").format(name=words(key), value=value)
 
 
 def words(language: Language) -> Words:

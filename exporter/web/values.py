@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
+from exporter.diagnosis import thresholds as limit
 from exporter.model.finding import Evidence
 from exporter.model.text import Language, Text
 from exporter.web.texts import Words
@@ -14,13 +17,56 @@ MAX_NAME = 64  # characters that are shown of a name
 MAX_EVIDENCE = 160
 MAX_SENTENCE = 400
 TOO_OLD = 15.0  # seconds; as for the metrics endpoint
+MAX_MARKS = 3  # combining ones, on one letter
+_COMBINING = frozenset({"Mn", "Me"})
 _GIB = 2**30
+_Figures = TypeVar("_Figures")
+_Default = TypeVar("_Default")
 
 
 def clean(text: str, length: int = MAX_NAME) -> str:
-    """Return at most ``length`` characters that neither move a cursor nor change the direction of the line."""
+    """Return at most ``length`` characters that neither move a cursor nor change the direction of the line.
+
+    Nor do they pile up on one another: languages need a few combining marks on a letter, and harm needs many.
+    """
     short = text if len(text) <= length else f"{text[: length - 1]}…"
-    return short if short.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in short)
+    if short.isascii() and short.isprintable():
+        return short
+    kept, marks = [], MAX_MARKS  # none at the start, where they would join what stands before
+    for character in short:
+        marks = marks + 1 if unicodedata.category(character) in _COMBINING else 0
+        kept.append(character if character.isprintable() and marks <= MAX_MARKS else "\ufffd")
+    return "".join(kept)
+
+
+def first(items: Sequence[str], number: int, words: Words) -> list[str]:
+    """Return the first items, and as a last one how many more there are."""
+    left = len(items) - number
+    return [*items[:number], *([words("more_items").format(count=left)] if left > 0 else [])]
+
+
+def window(label: str, words: Words) -> str:
+    """Return the length of a window by its label, such as 5m."""
+    name = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}.get(label[-1:])
+    return clean(label) if name is None else words(name).format(count=clean(label[:-1]))
+
+
+def judged(windows: Mapping[str, _Figures], default: _Default) -> _Figures | _Default:
+    """Return the figures of the window that findings judge by, else of the longest that there is."""
+    known = [label for label in windows if label != "lifetime"]
+    return windows[_judged(known)] if known else default
+
+
+def _judged(labels: Sequence[str]) -> str:
+    return limit.WINDOW if limit.WINDOW in labels else labels[-1]
+
+
+def windows_note(windows: Mapping[str, object], key: str, words: Words) -> str:
+    """Return over which time a table's values are; errors as the findings about them judge."""
+    known = [label for label in windows if label != "lifetime"]
+    if not known:
+        return ""
+    return words(key).format(window=window(known[0], words), errors=window(_judged(known), words))
 
 
 def percent(value: float | None) -> str:
@@ -40,6 +86,11 @@ def seconds(value: float | None) -> str:
     if value is None:
         return ABSENT
     return f"{value * 1e3:.1f} ms" if value < 0.1 else f"{value * 1e3:.0f} ms" if value < 1 else f"{value:.2f} s"
+
+
+def named(name: str, value: float | None) -> str:
+    """Return a latency behind its name, "" where it is not known."""
+    return "" if value is None else f"{name} {seconds(value)}"
 
 
 def gibibytes(value: float | None) -> str:

@@ -14,7 +14,7 @@ let lost = false;
 let timer;
 let busy = false;
 
-const time = (date) => date.toISOString().slice(11, 19) + " UTC";
+const time = (date) => date.toISOString().slice(0, 19).replace("T", " ") + " UTC";
 
 function age(seconds) {
   const words = found("age").dataset.units.split("|");
@@ -122,6 +122,7 @@ async function loop() {
   timer = setTimeout(loop, document.visibilityState === "visible" ? SECOND : HIDDEN);
 }
 
+showAge();
 setInterval(showAge, SECOND);
 document.addEventListener("visibilitychange", () => {
   requests = 0;

@@ -132,6 +132,19 @@ def test_the_page_follows_the_daemon_and_keeps_focus_filter_and_curves(visit, no
     assert page.locator("#findings .well").count() == 1
 
 
+def test_the_filter_for_problems_says_so_where_there_are_none(visit, node, hang):
+    node.show(replace(hang[0], findings=()), hang[1])
+    page = visit()
+    nothing = page.get_by_text("No GPU has a problem.")
+    assert nothing.is_hidden()
+    page.locator("#only").check()
+    assert nothing.is_visible()
+    assert page.locator("#gpus table").is_hidden()
+    node.show(replace(hang[0], at=hang[0].at + 1), hang[1])
+    page.locator("#gpus tbody tr:visible").wait_for()
+    assert nothing.count() == 0
+
+
 def test_a_daemon_that_is_gone_is_said_to_be_gone_with_the_time_of_the_data(visit, node, hang):
     node.show(*hang)
     page = visit(expect_errors=True)
@@ -142,7 +155,7 @@ def test_a_daemon_that_is_gone_is_said_to_be_gone_with_the_time_of_the_data(visi
         lost.wait_for(state="visible")
         assert "No answer from the daemon" in lost.inner_text()
         until(lambda: page.title().startswith("? "))
-        assert "The values below are those of 00:01:30 UTC" in lost.inner_text()
+        assert "The values below are those of 2026-01-05 00:01:30 UTC" in lost.inner_text()
         assert "makes no progress" in seen(page, "findings"), "the last data stays"
         until(lambda: page.evaluate("document.getElementById('main').classList.contains('old')"))
     finally:
@@ -193,6 +206,10 @@ def test_without_script_everything_is_there_and_the_page_reloads_itself(visit, n
     assert "makes no progress" in seen(page, "findings")
     assert page.locator("#gpus tbody tr").count() == 8
     assert page.locator("#gpus .c path").count() > 0
+    head = page.locator("header").inner_text()
+    assert "data of 2026-01-05 00:01:30 UTC" in head
+    assert "reloads every 5 s" in head
+    assert " old" not in head, "nobody would change it"
     node.show(replace(hang[0], findings=()))
     page.locator("#findings .well").wait_for()
 

@@ -129,7 +129,7 @@ def test_a_verdict_that_changes_is_an_event_and_the_first_one_is_none():
     for second, state in enumerate(states):
         verdicts = Verdicts(replicas={"a": Verdict(state, "no_progress" if state is VerdictState.EJECT else "")})
         history.update(at(second, verdicts=verdicts))
-    assert texts(history) == ["verdict on a: eject → serve", "verdict on a: serve → eject (no_progress)"]
+    assert texts(history) == ["verdict on a: eject → serve", "verdict on a: serve → eject (no progress)"]
     assert [event.severity for event in history.events] == [Severity.NONE, Severity.CRITICAL]
 
 

@@ -8,7 +8,21 @@ from math import nan
 
 import pytest
 
-from exporter.model.finding import Finding, Severity, Subject, SubjectKind
+from exporter.model import (
+    Backend,
+    BackendLoad,
+    CardProcess,
+    EngineReading,
+    GatewayFigures,
+    GatewayLabels,
+    GatewayReading,
+    GatewayState,
+    SourceStatus,
+    WindowFigures,
+    XidCount,
+    XidLabels,
+)
+from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind
 from exporter.model.text import Language, Text
 from exporter.web import plain, values
 from exporter.web.history import POINTS, Event, NodeHistory
@@ -176,6 +190,81 @@ def test_old_data_is_said_to_be_old(heat, language):
     assert "hidden" in [a for _, a in Document(html_of(shown, history)).elements if a.get("id") == "old"][0]
 
 
+def test_without_script_the_page_says_of_when_its_data_is_and_never_how_old(heat):
+    shown, history = heat
+    html = html_of(shown, history)
+    head = Document(html).text("")
+    assert "data of 2026-01-05 00:02:00 UTC" in head
+    assert "s old" not in head
+    assert "<noscript>This page reloads every 5 s.</noscript>" in html
+    assert "data of 2026-01-05 00:02:00 UTC, 1 s old" in plain.write(page_of(shown, history))
+
+
+def test_the_filter_says_so_where_nothing_has_a_problem(heat):
+    nothing = "No GPU has a problem."
+    assert nothing in html_of(snapshot(cards=(card(0, utilization=0.5), card(1, utilization=0.5))))
+    assert nothing not in html_of(*heat)
+
+
+def test_errors_are_those_of_the_window_that_findings_judge_by():
+    short, long = (
+        WindowFigures(seconds=seconds, error_ratio=ratio) for seconds, ratio in ((60.0, 0.09), (300.0, 0.06))
+    )
+    backend = Backend("pool", "a")
+    gateway = GatewayState(
+        name="edge", labels=GatewayLabels("edge", "haproxy"), status=SourceStatus(source="gateway:edge", up=True), last_read_at=1.0,
+        reading=GatewayReading(at=1.0, gateway="haproxy", backends={backend: BackendLoad(requests=1.0)}),
+        windows={
+            "1m": GatewayFigures(seconds=60.0, shares={backend: 0.4}, error_ratios={backend: 0.5}),
+            "5m": GatewayFigures(seconds=300.0, shares={backend: 0.3}, error_ratios={backend: 0.02}),
+        },
+    )  # fmt: skip
+    engine = replace(replica("a", reading=EngineReading(at=1.0, engine="vllm", model="m", ranks={})),
+                     windows={"1m": short, "5m": long})  # fmt: skip
+    tables = {table.id: table for table in page_of(snapshot(replicas=(engine,), gateways=(gateway,))).tables}
+    assert tables["replicas"].rows[0].cells[8].text == "6.0%"
+    assert tables["replicas"].note == "rates and latencies over the last 1 min, errors over 5 min"
+    assert [cell.text for cell in tables["gateways"].rows[0].cells[3:5]] == ["40%", "2.0%"]
+    assert tables["gateways"].note == "shares over the last 1 min, errors over 5 min"
+
+
+def test_what_is_left_out_is_said():
+    evidence = tuple(Evidence(f"name_{number}", float(number)) for number in range(15))
+    cause = Finding(id="X", severity=Severity.WARNING, subject=Subject(SubjectKind.NODE, "n", "n"),
+                    summary=Text("cause", "cause"), actions=(), evidence=evidence)  # fmt: skip
+    findings = (replace(cause, causes=(cause,) * 14), *[cause] * 104)
+    page = page_of(snapshot(findings=findings))
+    for text in (plain.write(page), HtmlWriter(NodeHistory()).write(page)):
+        for part in ("+3 more", "+2 more", "+5 more"):
+            assert part in text, part
+
+
+def test_a_gpu_shows_its_newest_xids_how_often_and_when_and_how_many_others():
+    gpu = card(0, utilization=0.5)
+
+    def count(xid, count, at):
+        return XidCount(labels=XidLabels(*gpu.labels[:2], str(xid), "nvml"), xid=xid, count=count, last_unix_time=at)
+
+    at = snapshot().unix_time
+    xids = (count(13, 1, at - 400), count(79, 2, at - 10), count(74, 1, at - 20), count(31, 1, at - 90))
+    (table,) = [table for table in page_of(replace(snapshot(cards=(gpu,)), xids=xids)).tables if table.id == "gpus"]
+    cell = table.rows[0].cells[-1]
+    times = [values.clock(at - ago, at) for ago in (10, 20, 90, 400)]
+    assert cell.text == "79 ×2"
+    assert cell.detail == f"{times[0]} · 74 {times[1]} · 31 {times[2]} · +1 more"
+    assert cell.title.endswith(f"13 {times[3]}")
+
+
+def test_the_processes_of_a_gpu_stand_in_its_row_where_there_are_several():
+    gpu = card(0, utilization=0.5)
+    sizes = {11: 2**30, 12: 8 * 2**30, 13: 2**20}
+    processes = tuple(CardProcess(pid=pid, memory=float(size)) for pid, size in sizes.items())
+    for known, detail in ((processes, "pid 12 8.0 GiB pid 11 1.0 GiB +1 more"), (processes[:1], "")):
+        shown = replace(gpu, reading=replace(gpu.reading, processes=known))
+        (table,) = [table for table in page_of(snapshot(cards=(shown,))).tables if table.id == "gpus"]
+        assert table.rows[0].cells[3].detail == detail
+
+
 def test_without_curves_their_places_are_empty_and_all_else_is_the_same(heat):
     shown, history = heat
     full, live = html_of(shown, history), html_of(shown, history, curves=False)
@@ -285,6 +374,8 @@ def test_what_is_not_known_is_absent_and_not_zero():
         (values.age(61.0, words(Language.ENGLISH)), "61 s"), (values.age(7300, words(Language.CHINESE)), "2 小时"),
         (values.clock(1.7e9, 1.7e9 + 60), "22:13:20"), (values.clock(1.7e9, 1.8e9), "2023-11-14 22:13"),
         (values.clean("a\u202eb\n"), "a\ufffdb\ufffd"), (values.clean("x" * 65), "x" * 63 + "…"),
+        (values.clean("e\u0301" + "\u0300" * 9), "e\u0301\u0300\u0300" + "\ufffd" * 7),
+        (values.clean("\u0301a\u200f"), "\ufffda\ufffd"), (values.window("90s", words(Language.ENGLISH)), "90 s"),
     ],
 )  # fmt: skip
 def test_values_are_written_as_people_read_them(written, text):
