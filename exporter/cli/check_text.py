@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 from exporter.cli.check_nodes import Answer
 from exporter.cli.exit_codes import OK, UNKNOWN
-from exporter.cli.terminal import duration, padded, painter, printable, width
+from exporter.cli.terminal import duration, padded, painter, printable
 from exporter.model import Quantity, Stage
 from exporter.model.finding import Severity, VerdictState
 from exporter.model.text import Language, Text
 from exporter.render import api
+from exporter.web.values import width
 
 WARNING, CRITICAL = 1, 2  # with OK and UNKNOWN the codes of Nagios and Icinga plugins
 SEVERITY_CODE = {Severity.CRITICAL: CRITICAL, Severity.WARNING: WARNING, Severity.INFO: OK}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from exporter.model.text import Language, Text
+from exporter.web.values import width
 
 MAX_LETTERS = 300
 _UNITS = (
@@ -28,11 +28,6 @@ def padded(text: str, columns: int) -> str:
     return text + " " * (columns - width(text))
 
 
-def width(text: str) -> int:
-    """Return how many columns a text takes."""
-    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
-
-
 def shortened(text: str, columns: int) -> str:
     """Return the text, cut with an ellipsis where it takes more columns."""
     if width(text) <= columns:
@@ -44,6 +39,18 @@ def shortened(text: str, columns: int) -> str:
             break
         kept.append(letter)
     return f"{''.join(kept)}…"
+
+
+def wrapped(text: str, columns: int) -> Iterator[str]:
+    """Return the text in lines that fit, broken at spaces if it has any; those after the first are indented more."""
+    indent = " " * (len(text) - len(text.lstrip()) + 2)
+    while width(text) > columns:
+        most = len(shortened(text, columns + 1)) - 1  # characters, without the ellipsis
+        cut = text.rfind(" ", len(indent), most + 1)
+        cut = cut if cut > 0 else max(most, len(indent) + 1)
+        yield text[:cut].rstrip()
+        text = indent + text[cut:].lstrip()
+    yield text
 
 
 def duration(seconds: float, language: Language) -> str:

@@ -15,7 +15,7 @@ from textual.coordinate import Coordinate
 from textual.widgets import DataTable, Input, Static
 
 from exporter.cli.check_text import SEVERITY_WORDS
-from exporter.cli.terminal import shortened
+from exporter.cli.terminal import shortened, wrapped
 from exporter.cli.top_details import details
 from exporter.cli.top_model import NodeState, TopRow, TopTable, cut, fit, select
 from exporter.cli.top_rows import freshness, short_name, tables
@@ -65,8 +65,8 @@ A sign stands beside each colour: ■ critical, ▲ warning, ? unknown.""",
 每种颜色旁都有符号：■ 严重，▲ 警告，? 未知。""",
 )
 _FOOTER = Text(
-    "Tab table  Enter details  s sort  r reverse  / filter  Space pause  ? help  q quit",
-    "Tab 切换表  Enter 详情  s 排序  r 反转  / 筛选  空格 暂停  ? 帮助  q 退出",
+    "Tab table  Enter details  s sort  / filter  Space pause  ? help  q quit",
+    "Tab 切换表  Enter 详情  s 排序  / 筛选  空格 暂停  ? 帮助  q 退出",
 )
 
 
@@ -273,7 +273,10 @@ class TopApp(App[int]):
             lines = [Text("Nothing to show.", "无内容。").in_(self._language)]
             if self._shown == 0 and any(state.document is not None for state in self._states):
                 lines = [Text("No findings.", "未发现问题。").in_(self._language)]
-        self.query_one("#lines", Static).update(Styled("\n".join(lines)))
+        space = max(20, self.size.width - 3)  # the scroll bar
+        self.query_one("#lines", Static).update(
+            Styled("\n".join(part for line in lines for part in wrapped(line, space)))
+        )
 
     def _row(self) -> TopRow | None:
         selected = self._selected.get(self._shown, "")

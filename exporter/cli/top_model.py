@@ -9,10 +9,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from exporter.cli.check_nodes import Answer
-from exporter.cli.terminal import shortened, width
+from exporter.cli.terminal import shortened
 from exporter.render import api
 from exporter.web.html import SIGNS
 from exporter.web.model import Level
+from exporter.web.values import width
 
 MAX_CELL = 24  # columns; only the last column of a table may be wider
 MAX_PROSE = 160

@@ -22,6 +22,7 @@ from exporter.web.texts import TEXTS
 from exporter.web.values import ABSENT, clean
 
 MAX_ROWS = 2000  # of one node and table
+MAX_DEPTH = 4  # of causes
 _SIGNALS = {signal.value: signal for signal in Signal}
 _CAUSES = {cause.value: CAUSE_NAMES[cause] for cause in Cause if cause in CAUSE_NAMES}
 _VERDICTS = {
@@ -69,7 +70,7 @@ _REPLICAS = (
     _Heading(Text("ITL p50", "ITL p50"), 3, numeric=True),
     _Heading(Text("KV", "KV"), 4, numeric=True),
     _Heading(Text("Hits", "命中率"), 5, numeric=True),
-    _Heading(Text("Err", "错误率"), 6, numeric=True),
+    _Heading(Text(f"Err {limit.WINDOW}", f"错误率 {limit.WINDOW}"), 6, numeric=True),
     _Heading(Text("Tok/s", "Token/s"), 7, numeric=True),
     _Heading(Text("GPUs", "GPU"), 8),
     _Heading(Text("Path", "路径"), 9),
@@ -144,16 +145,19 @@ def freshness(state: NodeState, language: Language, unix_now: float) -> str:
     node = state.document
     if not state.is_asked:
         return Text("connecting", "正在连接").in_(language)
+    problem = clean(
+        state.problem.partition("/api/v1/node: ")[2] or state.problem, 200
+    )  # the address stands beside it
     if node is None:
-        return clean(state.problem, 200)
+        return problem
     age = duration(max(0.0, unix_now - node.time), language)
     if not state.problem:
         return Text(f"data {age} old", f"数据 {age}前").in_(language)
     if not 0 <= node.time <= unix_now + 1:
-        return clean(state.problem, 200)
+        return problem
     at = values.clock(node.time, unix_now)
     last = Text(f"last data of {at} UTC, {age} old", f"最后数据 {at} UTC（{age}前）").in_(language)
-    return f"{last}: {clean(state.problem, 200)}"
+    return f"{last}: {problem}"
 
 
 def _number(value: float | None, text: str, level: Level = Level.NONE) -> TopCell:
@@ -199,12 +203,28 @@ def _gpus(node: api.NodeDocument, language: Language, unix_now: float) -> Iterat
         if gpu.straggler or gpu.verdict.state is VerdictState.EJECT:
             for replica in gpu.replicas:
                 slowing.setdefault(replica, []).append(gpu)
+    marks = _marks(node.findings)
     for gpu in node.gpus:
-        yield gpu.uuid[:200], gpu, _gpu(gpu, slowing, language, unix_now)
+        yield gpu.uuid[:200], gpu, _gpu(gpu, slowing, marks.get(gpu.uuid), language, unix_now)
+
+
+def _marks(findings: Sequence[api.FindingDocument], depth: int = 0) -> dict[str, api.FindingDocument]:
+    """Return the gravest finding about each subject; causes count, too."""
+    found: dict[str, api.FindingDocument] = {}
+    for finding in findings[:MAX_ROWS]:
+        causes = _marks(finding.causes, depth + 1) if depth < MAX_DEPTH else {}
+        for subject, known in ((finding.subject, finding), *causes.items()):
+            if subject not in found or _gravity(known) < _gravity(found[subject]):
+                found[subject] = known
+    return found
 
 
 def _gpu(
-    gpu: api.GpuDocument, slowing: Mapping[str, list[api.GpuDocument]], language: Language, unix_now: float
+    gpu: api.GpuDocument,
+    slowing: Mapping[str, list[api.GpuDocument]],
+    mark: api.FindingDocument | None,
+    language: Language,
+    unix_now: float,
 ) -> tuple[TopCell, ...]:
     signals = signals_of(gpu)
 
@@ -222,7 +242,7 @@ def _gpu(
     return (
         TopCell(label, number=None),
         TopCell(clean(" ".join(gpu.replicas[:8])) or ABSENT),
-        _gpu_state(gpu, slowing, language),
+        _gpu_state(gpu, slowing, mark, language),
         ratio(Signal.UTILIZATION),
         ratio(Signal.SM_ACTIVE),
         ratio(Signal.TENSOR_ACTIVE),
@@ -245,7 +265,12 @@ def throttle_reasons(gpu: api.GpuDocument, language: Language) -> str:
     return ", ".join(dict.fromkeys(words))
 
 
-def _gpu_state(gpu: api.GpuDocument, slowing: Mapping[str, list[api.GpuDocument]], language: Language) -> TopCell:
+def _gpu_state(
+    gpu: api.GpuDocument,
+    slowing: Mapping[str, list[api.GpuDocument]],
+    mark: api.FindingDocument | None,
+    language: Language,
+) -> TopCell:
     verdict = gpu.verdict.state
     if not gpu.up:
         reason = clean(gpu.reason.replace("_", " ")) or TEXTS["not_known"].in_(language)
@@ -256,6 +281,8 @@ def _gpu_state(gpu: api.GpuDocument, slowing: Mapping[str, list[api.GpuDocument]
         return TopCell(f"{TEXTS['straggler'].in_(language)} {slower}{cause}", level=Level.WARNING)
     if verdict in (VerdictState.EJECT, VerdictState.DRAIN):
         return verdict_cell(gpu.verdict)
+    if mark is not None:
+        return TopCell(clean(mark.id), level=severity_level(mark.severity))
     for replica in gpu.replicas:
         for other in slowing.get(replica, ()):
             if other.uuid != gpu.uuid:
@@ -302,9 +329,9 @@ def _replica(replica: api.ReplicaDocument, labels: Mapping[str, str]) -> tuple[T
     usages = [rank[Quantity.KV_CACHE_USAGE.value] for rank in replica.ranks.values()
               if Quantity.KV_CACHE_USAGE.value in rank]  # fmt: skip
     kv = max(usages, default=None)
-    hits, errors, tokens = (
-        (window.hit_ratio, window.error_ratio, window.generation_token_rate) if window is not None else (None,) * 3
-    )
+    hits, tokens = (window.hit_ratio, window.generation_token_rate) if window is not None else (None, None)
+    judged = values.judged(replica.windows, None)
+    errors = judged.error_ratio if judged is not None else None
     return (
         TopCell(clean(replica.replica)),
         verdict_cell(replica.verdict, replica.reason),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterator
 
 from exporter.model.text import Language
@@ -83,19 +82,8 @@ def _table(table: PageTable) -> Iterator[str]:
             sign = f"{SIGNS[cell.level]} " if cell.level in (Level.UNKNOWN, Level.WARNING, Level.CRITICAL) else ""
             line.append(f"{sign}{cell.text} {cell.detail}".strip())
         grid.append(line)
-    widths = [max(_width(line[number]) for line in grid) for number in range(len(table.columns))]
+    widths = [max(values.width(line[number]) for line in grid) for number in range(len(table.columns))]
     yield table.heading.upper() + (f"  {table.note}" if table.note else "")
     for line in grid:
-        padded = (text + " " * (width - _width(text)) for text, width in zip(line, widths, strict=True))
+        padded = (text + " " * (width - values.width(text)) for text, width in zip(line, widths, strict=True))
         yield "  " + "  ".join(padded).rstrip()
-
-
-def _width(text: str) -> int:
-    """Return how many columns of a terminal a text takes; Chinese characters take two."""
-    return len(text) if text.isascii() else sum(_columns(character) for character in text)
-
-
-def _columns(character: str) -> int:
-    if unicodedata.category(character) in ("Mn", "Me"):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1

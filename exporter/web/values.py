@@ -39,6 +39,17 @@ def clean(text: str, length: int = MAX_NAME) -> str:
     return "".join(kept)
 
 
+def width(text: str) -> int:
+    """Return how many columns of a terminal a text takes; a Chinese character takes two, a combining mark none."""
+    return len(text) if text.isascii() else sum(_columns(character) for character in text)
+
+
+def _columns(character: str) -> int:
+    if unicodedata.category(character) in _COMBINING:
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
 def first(items: Sequence[str], number: int, words: Words) -> list[str]:
     """Return the first items, and as a last one how many more there are."""
     left = len(items) - number

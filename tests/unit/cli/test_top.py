@@ -11,7 +11,7 @@ import pytest
 from exporter.cli import check_nodes, top
 from exporter.cli.check_nodes import Answer
 from exporter.cli.main import main
-from exporter.cli.terminal import shortened, width
+from exporter.cli.terminal import shortened, wrapped
 from exporter.cli.top_app import TopApp
 from exporter.cli.top_details import details
 from exporter.cli.top_model import NodeState, fit, select, updated
@@ -21,6 +21,7 @@ from exporter.model.finding import VerdictState
 from exporter.model.text import Language
 from exporter.render import api
 from exporter.web import values
+from exporter.web.values import width
 from tests.support.waiting import until
 from tests.support.web_node import big_node, malicious_snapshot, served
 
@@ -56,6 +57,34 @@ def test_the_gpu_that_others_wait_for_is_named_with_its_cause():
     assert states[2].startswith("▲ straggler 1.") and states[2].endswith("× thermal throttling")
     assert states[:2] + states[3:] == ["waits for GPU 2"] * 3 + ["ok"] * 4
     assert rows[2][-1] == "thermal"
+
+
+@pytest.mark.parametrize("is_cause", [False, True])
+def test_a_gpu_with_a_finding_is_not_ok(is_cause):
+    node = served("oom")
+    uuid = node.gpus[5].uuid
+    finding = api.FindingDocument(
+        id="GpuMemoryFull", severity="warning", subject_kind="gpu", subject=uuid, label="GPU 5", summary="s",
+        action="", runbook="GpuMemoryFull",
+    )  # fmt: skip
+    if is_cause:
+        finding = msgspec.structs.replace(finding, id="HighErrorRatio", subject="chat-b", causes=(finding,))
+    rows = table("gpus", msgspec.structs.replace(node, findings=(finding,))).rows
+    assert [texts(row)[2] for row in rows] == ["ok"] * 5 + ["▲ GpuMemoryFull"] + ["ok"] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("short", ["short"]),
+        ("    do: one two three", ["    do: one two", "      three"]),
+        ("x" * 20, ["x" * 16, "  " + "x" * 4]),
+        ("中" * 10, ["中" * 8, "  中中"]),
+    ],
+)
+def test_a_line_that_is_too_long_goes_on_below_indented(text, lines):
+    assert list(wrapped(text, 16)) == lines
+    assert all(width(line) <= 16 for line in lines)
 
 
 def test_a_lost_gpu_has_no_values_and_its_replica_is_ejected():

@@ -294,7 +294,7 @@ def test_the_columns_of_the_chinese_text_are_aligned(heat):
     lines = plain.write(page_of(*heat, Language.CHINESE)).splitlines()
     start = next(number for number, line in enumerate(lines) if line.split() and line.split()[0] == "GPU")
     heading, row = lines[start + 1], lines[start + 2]
-    assert plain._width(heading[: heading.index("状态")]) == plain._width(row[: row.index("等待")])
+    assert values.width(heading[: heading.index("状态")]) == values.width(row[: row.index("等待")])
 
 
 # ---------------------------------------------------------------------- names that mean harm
