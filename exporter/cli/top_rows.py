@@ -16,7 +16,7 @@ from exporter.model.text import Language, Text
 from exporter.render import api
 from exporter.web import values
 from exporter.web.history import memory_ratio
-from exporter.web.marks import error_level, severity_level
+from exporter.web.marks import error_level, reason_words, severity_level
 from exporter.web.model import Level
 from exporter.web.texts import TEXTS
 from exporter.web.values import ABSENT, clean
@@ -273,14 +273,14 @@ def _gpu_state(
 ) -> TopCell:
     verdict = gpu.verdict.state
     if not gpu.up:
-        reason = clean(gpu.reason.replace("_", " ")) or TEXTS["not_known"].in_(language)
+        reason = reason_words(gpu.reason, language) or TEXTS["not_known"].in_(language)
         return TopCell(reason, level=Level.CRITICAL if verdict is VerdictState.EJECT else Level.UNKNOWN)
     if gpu.straggler:
         cause = _CAUSES[gpu.straggler].in_(language) if gpu.straggler in _CAUSES else clean(gpu.straggler)
         slower = f"{gpu.slowdown:.2f}× " if gpu.slowdown is not None else ""
         return TopCell(f"{TEXTS['straggler'].in_(language)} {slower}{cause}", level=Level.WARNING)
     if verdict in (VerdictState.EJECT, VerdictState.DRAIN):
-        return verdict_cell(gpu.verdict)
+        return verdict_cell(gpu.verdict, language)
     if mark is not None:
         return TopCell(clean(mark.id), level=severity_level(mark.severity))
     for replica in gpu.replicas:
@@ -291,9 +291,9 @@ def _gpu_state(
     return TopCell(TEXTS["ok"].in_(language), level=Level.GOOD)
 
 
-def verdict_cell(verdict: api.VerdictDocument, reason: str = "") -> TopCell:
+def verdict_cell(verdict: api.VerdictDocument, language: Language, reason: str = "") -> TopCell:
     """Return a verdict with its reason, or with ``reason`` where it has none."""
-    reason = clean((verdict.reason or reason).replace("_", " ")) if verdict.state is not VerdictState.SERVE else ""
+    reason = reason_words(verdict.reason or reason, language) if verdict.state is not VerdictState.SERVE else ""
     return TopCell(f"{verdict.state.value} {reason}".rstrip(), level=_VERDICTS.get(verdict.state, Level.GOOD))
 
 
@@ -310,10 +310,10 @@ def _xid(gpu: api.GpuDocument, language: Language, unix_now: float) -> TopCell:
 # ---------------------------------------------------------------------- replicas
 
 
-def _replicas(node: api.NodeDocument, _: Language, __: float) -> Iterator[_Found]:
+def _replicas(node: api.NodeDocument, language: Language, _: float) -> Iterator[_Found]:
     labels = {gpu.uuid: gpu.gpu for gpu in node.gpus}
     for replica in node.replicas:
-        yield replica.replica[:200], replica, _replica(replica, labels)
+        yield replica.replica[:200], replica, _replica(replica, labels, language)
 
 
 def latency(replica: api.ReplicaDocument, stage: Stage, quantile: str) -> float | None:
@@ -322,7 +322,7 @@ def latency(replica: api.ReplicaDocument, stage: Stage, quantile: str) -> float 
     return None if window is None else window.latency.get(stage.value, {}).get(quantile)
 
 
-def _replica(replica: api.ReplicaDocument, labels: Mapping[str, str]) -> tuple[TopCell, ...]:
+def _replica(replica: api.ReplicaDocument, labels: Mapping[str, str], language: Language) -> tuple[TopCell, ...]:
     window = next(iter(replica.windows.values()), None)
     running, waiting = total(replica, Quantity.REQUESTS_RUNNING), total(replica, Quantity.REQUESTS_WAITING)
     ttft, itl = latency(replica, Stage.TIME_TO_FIRST_TOKEN, "0.99"), latency(replica, Stage.INTER_TOKEN, "0.5")
@@ -334,7 +334,7 @@ def _replica(replica: api.ReplicaDocument, labels: Mapping[str, str]) -> tuple[T
     errors = judged.error_ratio if judged is not None else None
     return (
         TopCell(clean(replica.replica)),
-        verdict_cell(replica.verdict, replica.reason),
+        verdict_cell(replica.verdict, language, replica.reason),
         _number(running, values.count(running)),
         _number(waiting, values.count(waiting)),
         _number(ttft, values.seconds(ttft)),

@@ -1,5 +1,5 @@
 """The node web page: one snapshot as a page for people, in HTML and as plain text.
 
-``history`` keeps ten minutes of curves, ``model`` is what a page consists of, ``page`` and ``tables`` build it from a
-snapshot, ``html`` and ``plain`` write it, ``assets`` holds the style sheet and the script.
+``history`` keeps ten minutes of curves, ``model`` is what a page consists of, ``page`` builds it from a snapshot with
+``tables``, ``html`` and ``plain`` write it, ``assets`` holds the style sheet and the script.
 """
