@@ -1,9 +1,9 @@
-"""Alerts about GPUs under load: temperature, throttling, power brake, PCIe link, full memory."""
+"""Alerts about GPUs under load: temperature, throttling, power brake, PCIe link, full memory, leftover processes."""
 
 from __future__ import annotations
 
 from alerts import lookups
-from alerts.panel_ids import NODE_DEGRADED, NODE_MEMORY, NODE_TEMPERATURE, NODE_THROTTLE
+from alerts.panel_ids import NODE_DEGRADED, NODE_MEMORY, NODE_OWNERS, NODE_TEMPERATURE, NODE_THROTTLE
 from alerts.recordings import GPU, REPLICA_INFO, memory_to_mean, with_replica
 from alerts.rule import Alert, Component, Group
 from alerts.tuning import Tuning
@@ -17,7 +17,7 @@ from exporter.promql import Expr, Matcher, aggregate, and_on, over_time, rate, r
 def groups(tuning: Tuning) -> tuple[Group, ...]:
     """Return the group about GPUs under load."""
     hot = (_hot(tuning), _hot_without_limit(tuning))
-    rules = (*hot, _thermal_throttling(tuning), _power_brake(tuning), _pcie(), _full(tuning))
+    rules = (*hot, _thermal_throttling(tuning), _power_brake(tuning), _pcie(), _full(tuning), _orphans())
     return (Group(name="shardwatch-gpu-load", rules=rules),)
 
 
@@ -219,5 +219,34 @@ def _full(tuning: Tuning) -> Alert:
             "--gpu-memory-utilization.",
             "列出该卡上的进程（nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --format=csv）：结束其他"
             "租户的进程，或降低 --gpu-memory-utilization 后重启副本。",
+        ),
+    )
+
+
+def _orphans() -> Alert:
+    return Alert(
+        name="GpuOrphanProcesses",
+        severity=Severity.WARNING,
+        component=Component.GPU,
+        expr=over_time("min", select(m.GPU_ORPHAN_PROCESSES), "2m") > 0,
+        for_="5m",
+        keep_firing_for="5m",
+        panel=NODE_OWNERS,
+        summary=Text(
+            "Leftover processes hold GPU {{ $labels.gpu }} on {{ $labels.instance }}",
+            "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡被残留进程占用",
+        ),
+        description=Text(
+            "{{ $value | humanize }} processes are on the GPU ({{ $labels.uuid }}) though the engine server that started "
+            "them has exited, or they have exited themselves.{{ with $labels.owner }} Owner: {{ . }}.{{ end }}",
+            "该卡（{{ $labels.uuid }}）上有 {{ $value | humanize }} 个残留进程：启动它们的引擎服务进程已退出，或它们自身已退出。"
+            "{{ with $labels.owner }}使用者：{{ . }}。{{ end }}",
+        )
+        + lookups.OWNER_MEMORY,
+        action=Text(
+            "End the processes on the GPU (nvidia-smi) whose parent is gone: kill PID, after a minute kill -9 PID. If their "
+            "memory stays, drain the GPU and reset it: nvidia-smi --gpu-reset -i {{ $labels.gpu }}.",
+            "用 nvidia-smi 列出并结束父进程已不在的进程：kill PID，仍在则 kill -9 PID。显存未释放则复位该卡：nvidia-smi "
+            "--gpu-reset -i {{ $labels.gpu }}。",
         ),
     )

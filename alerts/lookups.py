@@ -210,6 +210,11 @@ PEER_MEMORY = lookup(
     "The next of the replica's GPUs is at [value humanizePercentage].",
     "同副本其他卡最高 [value humanizePercentage]。",
 )
+OWNER_MEMORY = lookup(
+    select(m.GPU_OWNER_MEMORY_BYTES, **bound(*_GPU, "owner")),
+    "This owner holds [value humanize1024]B of the GPU's memory.",
+    "该使用者占用此卡显存 [value humanize1024]B。",
+)
 RESET_FIRST = lookup(
     _reset_xid(),
     "XID [label xid] recommends a reset of the GPU: try it before the reboot.",

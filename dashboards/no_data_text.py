@@ -49,6 +49,7 @@ class Requires(Enum):
     C2C = "c2c"
     SXID = "sxid"
     READ = "read"
+    OWNER = "owner"
 
 
 NO_VALUE: dict[Requires, Text] = {
@@ -84,6 +85,7 @@ NO_VALUE: dict[Requires, Text] = {
     Requires.OLDER: Text("only before Ampere", "仅 Ampere 之前的卡"),
     Requires.READ: Text("never read", "从未读到"),
     Requires.SXID: Text("no SXid seen", "未见 SXid"),
+    Requires.OWNER: Text("no process on a GPU", "卡上无进程"),
     Requires.C2C: Text("no C2C link", "无 C2C 链路"),
 }
 NO_DATA = Text("no data: is Shardwatch scraped?", "无数据：Prometheus 抓取了 Shardwatch 吗？")

@@ -8,6 +8,7 @@ from dashboards.dashboard import Dashboard, Row
 from dashboards.definitions import xids
 from dashboards.definitions.annotations import OF_NODE
 from dashboards.definitions.node_details import MORE
+from dashboards.definitions.node_owners import OWNERS
 from dashboards.definitions.status import TO_GPU, TO_REPLICA, UP, YES_IS_BAD, status
 from dashboards.definitions.straggler_causes import CAUSES, cause
 from dashboards.no_data_text import Requires
@@ -337,8 +338,8 @@ NODE = Dashboard(
         Row(title=Text("GPUs", "GPU"), panels=(*_GPUS[:1], *_LINKS[:3])),
         Row(title=Text("Work, memory, throttling", "工作量、显存与降频"), panels=(*_WORK[:2], *_STATE[:2])),
         Row(
-            title=Text("Assignment, traffic, paths", "归属、流量与路径"),
-            panels=(*_GPUS[1:], *_LINKS[3:]),
+            title=Text("Assignment, owners, traffic, paths", "归属、使用者、流量与路径"),
+            panels=(*_GPUS[1:], *OWNERS, *_LINKS[3:]),
             collapsed=True,
         ),
         Row(

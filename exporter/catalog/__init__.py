@@ -17,6 +17,7 @@ from exporter.catalog.images import IMAGES
 from exporter.catalog.links import LINKS
 from exporter.catalog.mig import MIG
 from exporter.catalog.own_health import OWN_HEALTH
+from exporter.catalog.owners import OWNERS
 from exporter.catalog.spec import Metric
 from exporter.catalog.stores import STORE_METRICS
 from exporter.catalog.straggler import STRAGGLER
@@ -29,7 +30,7 @@ from exporter.catalog.xids import XIDS
 from exporter.errors import CatalogError
 
 CATALOG: tuple[Metric, ...] = (
-    *GPUS, *MIG, *WORK, *LINKS, *TOPOLOGY, *HEALTH, *XIDS, *SXIDS, *IMBALANCE, *STRAGGLER,
+    *GPUS, *MIG, *OWNERS, *WORK, *LINKS, *TOPOLOGY, *HEALTH, *XIDS, *SXIDS, *IMBALANCE, *STRAGGLER,
     *ENGINE_METRICS, *ENGINE_FIGURES, *IMAGES, *ENGINE_SPECIFICS, *ENGINE_DEPTH, *CAPACITY, *VARIANCE, *ECONOMICS,
     *GATEWAY_METRICS, *STORE_METRICS, *VERDICTS, *OWN_HEALTH
 )  # fmt: skip

@@ -45,6 +45,7 @@ __all__ = [
     "KernelLogSettings",
     "KubernetesSettings",
     "LogSettings",
+    "OwnerSettings",
     "Settings",
     "StoreSettings",
     "TlsSettings",
@@ -145,6 +146,23 @@ class CostSettings(Record):
     )
 
 
+class OwnerSettings(Record):
+    """Whether the owners of GPUs are exposed, and where."""
+
+    enabled: bool = key(
+        fields.boolean(),
+        "Expose whose processes are on each GPU: pod, Slurm job, container, systemd unit, user.",
+        default=True,
+        aliases=("enable",),
+    )
+    dcgm_labels: bool = key(
+        fields.boolean(),
+        "Add the labels pod, namespace and container to the metrics of /metrics/dcgm.",
+        default=False,
+        aliases=("kubernetes",),
+    )
+
+
 class LogSettings(Record):
     """What is logged, and how a line is formatted."""
 
@@ -189,6 +207,9 @@ class Settings(Record):
         "GPU errors in the kernel log.",
         default=KernelLogSettings(),
         aliases=("kmsg", "dmesg"),
+    )
+    owners: OwnerSettings = key(
+        section(OwnerSettings), "Owners of GPUs; see docs/metrics.md.", default=OwnerSettings(), aliases=("owner",)
     )
     engines: tuple[EngineSettings, ...] = key(
         targets(EngineSettings, "engines"),

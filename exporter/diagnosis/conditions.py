@@ -78,6 +78,7 @@ CONDITIONS: Mapping[str, Condition] = {
         limits={"gpu_memory_used": limit.GPU_MEMORY_USED, "memory_even": limit.MEMORY_EVEN},
     ),
     "GroupMemoryUneven": Condition(subject=GPU, for_="5m", hold=30.0, limits={"memory_skew": limit.MEMORY_SKEW}),
+    "GpuOrphanProcesses": Condition(subject=GPU, for_="5m", hold=60.0),
     "GpuDriverUnreadable": Condition(subject=NODE, for_="2m"),
     "GpusReleased": Condition(subject=NODE, severities=(INFO,), for_="1h"),
     # Groups, ranks and replicas

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from exporter.diagnosis import balance, gateways, gpu_health, gpu_load, replica_changes, replicas
+from exporter.diagnosis import balance, gateways, gpu_health, gpu_load, owners, replica_changes, replicas
 from exporter.diagnosis.history import Past
 from exporter.diagnosis.view import View
 from exporter.model import Snapshot
@@ -76,6 +76,7 @@ def find(snapshot: Snapshot, past: Past = _NO_PAST) -> tuple[Finding, ...]:
         *gateways.findings(view, past, failing),
         *gpu_health.findings(view),
         *gpu_load.findings(view, past),
+        *owners.findings(view),
         *gpu_health.switch_findings(view),
         *gpu_health.node_findings(view),
         *_daemon(snapshot),

@@ -7,7 +7,7 @@ from collections import defaultdict
 from msgspec import Struct
 
 from exporter.diagnosis import thresholds as limit
-from exporter.model import CardState, ReplicaState, Signal, Snapshot, Straggler, XidCount
+from exporter.model import CardState, GpuOwner, ReplicaState, Signal, Snapshot, Straggler, XidCount
 from exporter.model.engine import Quantity, WindowFigures
 from exporter.model.finding import Evidence, Subject, SubjectKind
 from exporter.model.text import Text
@@ -35,6 +35,9 @@ class View:
             if assignment.replica not in self.replicas_of[assignment.uuid]:
                 self.replicas_of[assignment.uuid].append(assignment.replica)
                 self.uuids_of[assignment.replica].append(assignment.uuid)
+        self.owners_of: dict[str, list[GpuOwner]] = defaultdict(list)  # uuid → owners, the most memory first
+        for held in snapshot.owners:
+            self.owners_of[held.uuid].append(held)
         self.stragglers: dict[str, Straggler] = {found.uuid: found for found in snapshot.stragglers.found}
         self.xids: dict[str, list[XidCount]] = defaultdict(list)
         for count in snapshot.xids:

@@ -57,6 +57,12 @@ from exporter.model.node import (
     Spread,
     VarianceBreakdown,
 )
+from exporter.model.owner import (
+    GpuOwner,
+    OwnedProcess,
+    Owner,
+    Pod,
+)
 from exporter.model.source import (
     EMPTY,
     Outcome,
@@ -132,6 +138,7 @@ __all__ = [
     "GatewayState",
     "GpuAssignment",
     "GpuLabels",
+    "GpuOwner",
     "GroupImbalance",
     "GroupPaths",
     "Histogram",
@@ -145,8 +152,11 @@ __all__ = [
     "Missing",
     "ModelSignal",
     "Outcome",
+    "OwnedProcess",
+    "Owner",
     "Peer",
     "PeerPath",
+    "Pod",
     "Quantity",
     "ReplicaLabels",
     "ReplicaState",

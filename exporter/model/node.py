@@ -11,6 +11,7 @@ from exporter.model.card import CardState, DriverFacts, Signal
 from exporter.model.engine import ReplicaState
 from exporter.model.finding import Finding, Verdicts
 from exporter.model.gateway import GatewayState
+from exporter.model.owner import GpuOwner
 from exporter.model.source import EMPTY, SourceStatus
 from exporter.model.store import StoreState
 from exporter.model.straggler import Stragglers
@@ -124,6 +125,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     gateways: tuple[GatewayState, ...] = ()
     stores: tuple[StoreState, ...] = ()
     assignments: tuple[GpuAssignment, ...] = ()
+    owners: tuple[GpuOwner, ...] = ()
     imbalance: tuple[GroupImbalance, ...] = ()
     replica_imbalance: Mapping[ModelSignal, float] = EMPTY  # maximum ÷ mean
     variance_breakdowns: tuple[VarianceBreakdown, ...] = ()

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from msgspec import Struct
 
 from exporter.model import EMPTY
+from exporter.model.owner import ProcessOwner
 from exporter.model.server import ServerRole
 
 
@@ -25,7 +26,8 @@ class Process(Struct, frozen=True, kw_only=True):
     ``engine``: the kind of engine whose server the command line starts, else "".  ``rank``: the data-parallel rank
     that it names, else "".  ``shared``: a shell, supervisor or container runtime, whose descendants are not one
     server.  ``relay``: it forwards a published port into a container.  ``mps``: CUDA's multi-process service, which
-    holds a GPU for its clients.
+    holds a GPU for its clients.  ``worker``: what an engine server starts beside itself, which is of no use without
+    it.  ``zombie``: it has exited, and something of it is left.  ``owner``: of processes on GPUs.
     """
 
     pid: int
@@ -40,6 +42,9 @@ class Process(Struct, frozen=True, kw_only=True):
     shared: bool = False
     relay: bool = False
     mps: bool = False
+    worker: bool = False
+    zombie: bool = False
+    owner: ProcessOwner | None = None
 
     def flag(self, *names: str) -> str:
         """Return the value of the first ``--name value`` or ``--name=value`` on the command line, else ""."""

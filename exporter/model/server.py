@@ -43,6 +43,7 @@ class ServerProcess(Struct, frozen=True, kw_only=True):
     that such a program must have; with one of ``other_subcommands`` first, it is something else.  ``titles``: how a
     process that has renamed itself begins.
 
+    ``worker_titles``: how the processes that it starts beside itself begin, if they rename themselves.
     ``rank_title``: a regular expression for the titles of its processes, whose group is the data-parallel rank.
     ``rank_flags``: those that set the rank on their command lines.
     """
@@ -52,6 +53,7 @@ class ServerProcess(Struct, frozen=True, kw_only=True):
     subcommand: tuple[str, ...] = ()
     other_subcommands: tuple[str, ...] = ()
     titles: tuple[str, ...] = ()
+    worker_titles: tuple[str, ...] = ()
     rank_title: str = ""
     rank_flags: tuple[str, ...] = ()
     role: ServerRole = ServerRole.SERVER

@@ -31,8 +31,14 @@ class DcgmPageStore:
     """Stores the newest snapshot.  ``publish`` and ``page`` may run in different threads."""
 
     def __init__(
-        self, *, clock: Callable[[], float] = time.monotonic, hostname: Callable[[], str] = hostname
+        self,
+        *,
+        with_pods: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+        hostname: Callable[[], str] = hostname,
     ) -> None:
+        """``with_pods``: whether the labels of pods are added."""
+        self._with_pods = with_pods
         self._clock = clock
         self._hostname = hostname
         self._lock = threading.Lock()
@@ -87,7 +93,14 @@ class DcgmPageStore:
         if body is None:
             from exporter.render.dcgm.page import render  # noqa: PLC0415 - most nodes never need the tables
 
-            text = render(self._newest[0], query, hostname=self._hostname(), rates=self._rates, recent=self._recent)
+            text = render(
+                self._newest[0],
+                query,
+                hostname=self._hostname(),
+                rates=self._rates,
+                recent=self._recent,
+                with_pods=self._with_pods(),
+            )
             body = self._bodies[query, False] = text.encode()
         if gzip:
             body = self._bodies[query, True] = gzip_module.compress(body, compresslevel=1, mtime=0)

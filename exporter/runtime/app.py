@@ -84,7 +84,7 @@ class App:
         self.pages = PageStore(
             series=SeriesSet(settings.series), process_metrics=process_metrics.exposition, clock=clock
         )
-        self.dcgm = DcgmPageStore(clock=clock)
+        self.dcgm = DcgmPageStore(with_pods=lambda: self.settings.owners.dcgm_labels, clock=clock)
         self.history = NodeHistory() if settings.web_page else None
         self._simulated = driver is not None and driver.module != Driver().module
         self.events = GpuEvents(driver=settings.gpu.enabled, on_change=self._notify, clock=clock, unix_now=unix_now)
@@ -100,6 +100,8 @@ class App:
             endpoints=self.pollers.endpoints,
             on_engines=self.discovery.on_processes if settings.discovery.processes else None,
             on_change=self._notify,
+            names_owners=lambda: self.settings.owners.enabled,
+            pods=lambda: self.discovery.pods,
             clock=self._clock,
         )
         self.listener: HttpServer | None = None
@@ -135,6 +137,7 @@ class App:
             publish=self._publish,
             judge=Diagnosis().judge,
             on_cards=lambda cards: self.assignments.on_cards(cards),  # noqa: PLW0108 - made after it
+            owners=lambda cards: self.assignments.owners(cards),  # noqa: PLW0108 - made after it
             economy=self._economy,
             stragglers=StragglerTracker().update,
             loop_restarts=self._loop_restarts,

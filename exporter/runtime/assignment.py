@@ -10,23 +10,25 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from msgspec.structs import replace
 
 from exporter.derive.assignment import Assignment, Endpoint, assign_gpus
 from exporter.derive.gpu_processes import GpuProcesses, gpu_processes
+from exporter.derive.owners import gpu_owners, process_owners
 from exporter.engines.tables import SERVERS
 from exporter.errors import SourceError
 from exporter.http.client.deadline import Deadline
 from exporter.http.client.resolver import default_resolver
 from exporter.logs import log_event, log_exception
-from exporter.model import EMPTY, CardState, SourceStatus
+from exporter.model import EMPTY, CardState, GpuOwner, OwnedProcess, Pod, SourceStatus
 from exporter.model.process import ListeningEngine, ProcessTable
 from exporter.runtime.poll.state_logger import LOG_PERIOD_SECONDS, StateLogger
 from exporter.sources.processes.classifier import ServerClassifier
 from exporter.sources.processes.listening import listening_engines
+from exporter.sources.processes.owners import OwnerReader
 from exporter.sources.processes.table import read_processes
 from exporter.threads import Thread
 
@@ -50,17 +52,26 @@ class AssignmentWatcher:
         endpoints: Callable[[], Sequence[Endpoint]],
         on_engines: Callable[[Sequence[ListeningEngine]], None] | None = None,
         on_change: Callable[[], None] = lambda: None,
+        names_owners: Callable[[], bool] = lambda: True,
+        pods: Callable[[], Collection[Pod]] = tuple,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``on_engines`` is called with the engines of this node; None: they are not to be discovered."""
+        """``on_engines`` is called with the engines of this node; None: they are not to be discovered.
+
+        ``names_owners``: whether the owners of the GPUs' processes are read; ``pods``: those of this node.
+        """
         self.loop_restarts = 0
         self.has_refreshed = False
         self._cards = cards
         self._endpoints = endpoints
         self._on_engines = on_engines
         self._on_change = on_change
+        self._names_owners = names_owners
+        self._pods = pods
         self._clock = clock
         self._assignment = Assignment()
+        self._owner_reader = OwnerReader()
+        self._owned: Mapping[int, OwnedProcess] = EMPTY
         self.limits: frozenset[str] = frozenset()  # that the last scans reached: processes, descriptors, sockets
         self._scan_limits: frozenset[str] = frozenset()
         self._limits_logged_at = float("-inf")
@@ -93,6 +104,10 @@ class AssignmentWatcher:
         kept = self._assignment.among(configured)
         return replace(kept, unassigned={**kept.unassigned, **dict.fromkeys(others, "hung")})
 
+    def owners(self, cards: Sequence[CardState]) -> tuple[GpuOwner, ...]:
+        """Return who holds the GPUs as they are now; nobody while a scan hangs."""
+        return () if self.is_hung else gpu_owners(cards, self._owned)
+
     def statuses(self) -> tuple[SourceStatus, ...]:
         """Return the health while a scan hangs, nothing while all is well.  For one thread, at every snapshot."""
         if self.is_hung:
@@ -113,7 +128,10 @@ class AssignmentWatcher:
         cards, endpoints = self._cards(), self._resolved(self._endpoints())
         processes = gpu_processes(cards, self._processes, self._missing_pids)
         # For configured replicas as well: their GPUs are known, the ranks on them are not.
-        table = self._read_table(processes, endpoints) if endpoints else None
+        names_owners = bool(processes) and self._names_owners()
+        reader = self._owner_reader if names_owners else None
+        table = self._read_table(processes, endpoints, reader) if endpoints or names_owners else None
+        self._on_owners(process_owners(_pids(processes), table, self._pods()) if table and names_owners else EMPTY)
         self._on_limits(self._scan_limits | table.limits if table is not None else self._scan_limits)
         assignment = assign_gpus(cards, endpoints, table, processes)
         self.has_refreshed = True
@@ -143,10 +161,18 @@ class AssignmentWatcher:
         finally:
             self._scan_began = None
 
-    def _read_table(self, processes: GpuProcesses, endpoints: Sequence[Endpoint]) -> ProcessTable:
+    def _on_owners(self, owned: Mapping[int, OwnedProcess]) -> None:
+        if owned != self._owned:
+            self._owned = owned
+            self._on_change()
+
+    def _read_table(
+        self, processes: GpuProcesses, endpoints: Sequence[Endpoint], owners: OwnerReader | None
+    ) -> ProcessTable:
         pids = _pids(processes)
+        ports = {endpoint.port for endpoint in endpoints}
         with self._scan():
-            table = read_processes(pids, {endpoint.port for endpoint in endpoints}, classifier=_CLASSIFIER)
+            table = read_processes(pids, ports, classifier=_CLASSIFIER, owners=owners)
         self._missing_pids = pids - table.processes.keys()
         return table
 

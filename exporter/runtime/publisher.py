@@ -26,6 +26,7 @@ from exporter.model import (
     Economics,
     GatewayState,
     GpuAssignment,
+    GpuOwner,
     Outcome,
     ReplicaState,
     Snapshot,
@@ -86,6 +87,7 @@ class Publisher:
         publish: Callable[[Snapshot], None],
         judge: Callable[[Snapshot], Snapshot] = lambda snapshot: snapshot,
         on_cards: Callable[[Sequence[CardState]], None] = lambda _: None,
+        owners: Callable[[Sequence[CardState]], tuple[GpuOwner, ...]] = lambda _: (),
         economy: Economy = lambda *_: Economics(),
         stragglers: Callable[[Sequence[CardState], Sequence[GpuAssignment]], Stragglers] = lambda *_: Stragglers(),
         loop_restarts: Callable[[], Mapping[str, int]] = dict,
@@ -110,7 +112,7 @@ class Publisher:
         self._cards, self._replicas, self._gateways, self._others = cards, replicas, gateways, others
         self._stores = stores
         self._assignment, self._economy, self._stragglers = assignment, economy, stragglers
-        self._xids, self._sxids = xids, sxids
+        self._xids, self._sxids, self._owners = xids, sxids, owners
         self._publish, self._judge, self._on_cards = publish, judge, on_cards
         self._loop_restarts = loop_restarts
         self._dropped_series, self._dropped_log_lines = dropped_series, dropped_log_lines
@@ -152,6 +154,7 @@ class Publisher:
             gateways=gateways,
             stores=stores,
             assignments=assignment.gpus,
+            owners=self._owners(cards),
             imbalance=group_imbalances(cards, assignment.gpus),
             replica_imbalance=replica_imbalance(replicas),
             variance_breakdowns=variance_breakdowns(cards, replicas, assignment.gpus),

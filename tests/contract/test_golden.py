@@ -14,6 +14,7 @@ from exporter.catalog import CATALOG
 from exporter.catalog.spec import SeriesSet
 from exporter.derive.imbalance import group_imbalances, replica_imbalance
 from exporter.derive.links import TopologyTracker
+from exporter.derive.owners import gpu_owners
 from exporter.derive.variance import variance_breakdowns
 from exporter.driver.nvml.gpu import GpuReader
 from exporter.driver.nvml.library import initialise, open_card
@@ -34,6 +35,8 @@ from exporter.model import (
     LinkHealth,
     MigInstance,
     Missing,
+    OwnedProcess,
+    Owner,
     Signal,
     Snapshot,
     SourceStatus,
@@ -123,6 +126,17 @@ def test_a_recorded_server_gives_the_same_page_as_ever(stem, golden):
     golden(f"{stem}.prom", page_of_recording(stem))
 
 
+OWNED = {
+    101: OwnedProcess(
+        owner=Owner(
+            name="ml/chat-a-0/vllm", namespace="ml", pod="chat-a-0", pod_uid=36 * "a", container="vllm",
+            container_id=12 * "c", workload="chat-a", workload_type="statefulset", user="root",
+        )
+    ),
+    102: OwnedProcess(owner=Owner(name="job 4711", slurm_job="4711", user="alice"), orphaned=True),
+}  # fmt: skip
+
+
 def page_of_cards(scenario: str) -> str:
     """Read the simulated cards one minute into the scenario, thrice in a few seconds, through the real reader."""
     clock = Clock(60.0)
@@ -155,6 +169,7 @@ def page_of_cards(scenario: str) -> str:
             driver=facts,
             cards=cards,
             assignments=assignments,
+            owners=gpu_owners(cards, OWNED),
             replicas=(replica("chat"),),
             imbalance=group_imbalances(cards, assignments),
             variance_breakdowns=variance_breakdowns(cards, (replica("chat"),), assignments),

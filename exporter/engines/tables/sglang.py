@@ -85,6 +85,7 @@ SGLANG = Engine(
             programs=("sglang", "sglang.cli.main"),
             subcommand=("serve",),
             titles=("sglang::http_server",),
+            worker_titles=("sglang::",),
             rank_title=RANK_TITLE,
             endpoint=EndpointDefaults(ports=(30000,), tls_flags=TLS_FLAGS),
         ),

@@ -92,6 +92,7 @@ VLLM = Engine(
             programs=("vllm", "vllm.entrypoints.cli.main"),
             subcommand=("serve",),
             titles=("VLLM::APIServer",),
+            worker_titles=("VLLM::",),
             rank_title=RANK_TITLE,
             rank_flags=("--data-parallel-rank", "-dpn"),
             endpoint=EndpointDefaults(ports=(8000,), tls_flags=TLS_FLAGS),

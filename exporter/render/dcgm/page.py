@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from exporter.model import EMPTY, CardFacts, CardReading, MigInstance, Snapshot, XidCount
 from exporter.render.dcgm.page_query import PageQuery
+from exporter.render.dcgm.pods import PodLabels, pod_labels
 from exporter.render.dcgm.query import dialect_of, hostname_labels, rows
 from exporter.render.dcgm.rates import Rates
 from exporter.render.dcgm.recent import Recent
@@ -20,12 +21,25 @@ from exporter.render.exposition import escape_label
 NOTHING_READ = CardReading(at=0.0, signals=EMPTY)
 
 
-def render(snapshot: Snapshot, query: PageQuery, *, hostname: str, rates: Rates, recent: Recent = EMPTY) -> str:
-    """Render a snapshot; of a GPU without a fresh reading only its XIDs, which may be the reason."""
+def render(
+    snapshot: Snapshot,
+    query: PageQuery,
+    *,
+    hostname: str,
+    rates: Rates,
+    recent: Recent = EMPTY,
+    with_pods: bool = False,
+) -> str:
+    """Render a snapshot; of a GPU without a fresh reading only its XIDs, which may be the reason.
+
+    ``with_pods``: with the labels of the pod that uses a GPU.
+    """
+    pods: PodLabels = pod_labels(snapshot.owners) if with_pods else EMPTY
     driver = snapshot.driver.driver_version if snapshot.driver is not None else ""
     xids = _by_card(snapshot)
     parents = {card.facts.uuid: card.facts for card in snapshot.cards}
     cards: dict[str, CardView] = {}
+    represented: set[str] = set()
     for card in snapshot.cards:
         instance, uuid = card.facts.instance, card.facts.uuid
         parent = card.facts if instance is None else parents.get(instance.parent)
@@ -36,7 +50,11 @@ def render(snapshot: Snapshot, query: PageQuery, *, hostname: str, rates: Rates,
             recent=recent.get(uuid, EMPTY),
         )
         if parent is not None and (card.reading is not None or view.reported):
-            cards.setdefault(_labels(parent, instance, query, hostname, driver), view)
+            labels = _labels(parent, instance, query, hostname, driver)
+            if labels not in represented:
+                represented.add(labels)
+                more = _written(pods.get(uuid, ()))
+                cards[f"{labels},{more}" if more else labels] = view
     out: list[str] = []
     for row in rows(query):
         lines = [line for labels, view in cards.items() for line in _lines(row, labels, view)]

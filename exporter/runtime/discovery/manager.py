@@ -19,7 +19,7 @@ from exporter.engines.detect import recognise
 from exporter.errors import SourceError
 from exporter.http.client.client import HttpClient, Limits, Target
 from exporter.logs import log_event
-from exporter.model import SourceStatus
+from exporter.model import Pod, SourceStatus
 from exporter.model.process import ListeningEngine
 from exporter.model.server import ServerRole
 from exporter.runtime.discovery.registry import PROCESSES, TargetRegistry
@@ -118,6 +118,7 @@ class _ProviderLoop:
         self._report = report
         self._clock = clock
         self._probe_filter = ProbeFilter(clock, probe_engine)
+        self.pods: tuple[Pod, ...] = ()
         self._problem: SourceError | None = None
         self._last_warning = ("", float("-inf"))
 
@@ -136,6 +137,7 @@ class _ProviderLoop:
             result = self.provider.refresh()
         finally:
             self.poll_loop.end()
+        self.pods = result.pods
         self._report(self, self._probe_filter.confirmed(result.engines))
         if result.problem is None:
             self.poll_loop.succeeded(self._clock() - started)
@@ -178,6 +180,11 @@ class DiscoveryManager:
         """Return the health of every provider."""
         now = self._clock()
         return [loop.status(now) for loop in list(self._loops.values())]
+
+    @property
+    def pods(self) -> tuple[Pod, ...]:
+        """Return this node's pods, as far as a provider lists them."""
+        return tuple(pod for loop in list(self._loops.values()) for pod in loop.pods)
 
     @property
     def loop_restarts(self) -> Mapping[str, int]:

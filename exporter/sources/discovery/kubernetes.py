@@ -15,6 +15,8 @@ from urllib.parse import quote, urlsplit
 from exporter.config.discovery import KubernetesSettings
 from exporter.errors import EndpointError, SourceError
 from exporter.http.client.client import SessionClient, Target
+from exporter.model import Pod
+from exporter.sources.discovery.pods import KEPT_OF_PODS, at, listed, pods_of_node
 from exporter.sources.discovery.provider import MAX_TARGETS, DiscoveredEngine, DiscoveryResult, engine_at
 from exporter.sources.discovery.target_file import Unusable, parse_json
 
@@ -38,6 +40,7 @@ _KEPT = frozenset(
         "protocol",
     }
     | {"status", "podIP", "phase", "image", "containerStatuses", "imageID"}
+    | KEPT_OF_PODS
 )
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}\Z", re.ASCII)
 _PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
@@ -54,6 +57,7 @@ class Kubernetes:
         self._problem: SourceError | None = None
         self._endpoint: SessionClient | None = None
         self._engines: tuple[DiscoveredEngine, ...] = ()
+        self._pods: tuple[Pod, ...] = ()
         base = settings.url or _server(environ)
         if not self._node:
             message = "give the node's name: discovery.kubernetes.node_name, or NODE_NAME from spec.nodeName"
@@ -72,17 +76,17 @@ class Kubernetes:
             body = self._endpoint.fetch().body
             pods = _pods(body)
         except EndpointError as error:
-            return DiscoveryResult(engines=self._engines, problem=error)
+            return DiscoveryResult(engines=self._engines, pods=self._pods, problem=error)
         except Unusable as unusable:
-            return DiscoveryResult(
-                engines=self._engines, problem=SourceError(unusable.reason, f"the list of pods {unusable}")
-            )
+            problem = SourceError(unusable.reason, f"the list of pods {unusable}")
+            return DiscoveryResult(engines=self._engines, pods=self._pods, problem=problem)
         asking = [pod for pod in pods if _asks(pod, self._node)]
         engines = [_engine(pod) for pod in asking[:MAX_TARGETS]]
+        self._pods = pods_of_node(pods, self._node)
         self._engines = tuple(engine for engine in engines if engine is not None)
         ignored = len(asking) - len(self._engines)
         warning = f"ignored={ignored}: pods without an address, or without one usable port" if ignored else ""
-        return DiscoveryResult(engines=self._engines, warning=warning)
+        return DiscoveryResult(engines=self._engines, pods=self._pods, warning=warning)
 
     def close(self) -> None:
         """Close the connection."""
@@ -124,9 +128,9 @@ def _pods(body: bytes) -> list[Mapping[str, object]]:
     except UnicodeDecodeError:
         raise Unusable("malformed", "is not UTF-8 text; the last good list goes on") from None
     document = parse_json(text, keep=_relevant)
-    if _at(document, "kind") != "PodList":
+    if at(document, "kind") != "PodList":
         raise Unusable("malformed", "is no PodList; the last good list goes on")
-    return [item for item in _listed(_at(document, "items")) if isinstance(item, Mapping)]
+    return [item for item in listed(at(document, "items")) if isinstance(item, Mapping)]
 
 
 def _relevant(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
@@ -135,23 +139,23 @@ def _relevant(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
 
 
 def _asks(pod: Mapping[str, object], node: str) -> bool:
-    is_on_node = _at(pod, "spec", "nodeName") == node and _at(pod, "status", "phase") == "Running"
-    return is_on_node and _at(pod, "metadata", "annotations", f"{_PREFIX}scrape") == "true"
+    is_on_node = at(pod, "spec", "nodeName") == node and at(pod, "status", "phase") == "Running"
+    return is_on_node and at(pod, "metadata", "annotations", f"{_PREFIX}scrape") == "true"
 
 
 def _engine(pod: Mapping[str, object]) -> DiscoveredEngine | None:
-    annotations = _at(pod, "metadata", "annotations")
+    annotations = at(pod, "metadata", "annotations")
     assert isinstance(annotations, Mapping)  # it asked
-    host, port = _host(_at(pod, "status", "podIP")), annotations.get(f"{_PREFIX}port") or _only_port(pod)
+    host, port = _host(at(pod, "status", "podIP")), annotations.get(f"{_PREFIX}port") or _only_port(pod)
     if not host or not isinstance(port, str) or not _PORT.fullmatch(port):
         return None
     labels: dict[object, object] = {
         "__scheme__": annotations.get(f"{_PREFIX}scheme"),
         "__metrics_path__": annotations.get(f"{_PREFIX}path"),
-        "replica": _at(pod, "metadata", "name"),
+        "replica": at(pod, "metadata", "name"),
         "image": _image(pod, port),
     }
-    owner = f"namespace {_at(pod, 'metadata', 'namespace')}"
+    owner = f"namespace {at(pod, 'metadata', 'namespace')}"
     return engine_at(f"{host}:{port}", labels, tentative=True, owner=owner)
 
 
@@ -160,20 +164,20 @@ def _image(pod: Mapping[str, object], port: str) -> str:
 
     A tag may mean other bytes on the next node; the digest is what tells two nodes apart.
     """
-    containers = _listed(_at(pod, "spec", "containers"))
+    containers = listed(at(pod, "spec", "containers"))
     declaring = [container for container in containers if port in _ports(container)]
     chosen = declaring if len(declaring) == 1 else containers
-    image, name = (_at(chosen[0], "image"), _at(chosen[0], "name")) if len(chosen) == 1 else (None, None)
+    image, name = (at(chosen[0], "image"), at(chosen[0], "name")) if len(chosen) == 1 else (None, None)
     if not isinstance(image, str):
         return ""
-    running = [status for status in _listed(_at(pod, "status", "containerStatuses")) if _at(status, "name") == name]
-    identity = _at(running[0], "imageID") if running else None
+    running = [status for status in listed(at(pod, "status", "containerStatuses")) if at(status, "name") == name]
+    identity = at(running[0], "imageID") if running else None
     digest = _DIGEST.search(identity) if isinstance(identity, str) else None
     return f"{image.partition('@')[0]}@{digest[0]}" if digest else image
 
 
 def _ports(container: object) -> list[object]:
-    return [_at(port, "containerPort") for port in _listed(_at(container, "ports"))]
+    return [at(port, "containerPort") for port in listed(at(container, "ports"))]
 
 
 def _host(address: object) -> str:
@@ -189,22 +193,11 @@ def _host(address: object) -> str:
 
 def _only_port(pod: Mapping[str, object]) -> object:
     """Return the one TCP port that a pod declares; None where there are several, or none."""
-    containers = _at(pod, "spec", "containers")
+    containers = at(pod, "spec", "containers")
     ports = [
-        _at(port, "containerPort")
+        at(port, "containerPort")
         for container in (containers if isinstance(containers, list) else [])
-        for port in _listed(_at(container, "ports"))
-        if _at(port, "protocol") in (None, "TCP")
+        for port in listed(at(container, "ports"))
+        if at(port, "protocol") in (None, "TCP")
     ]
     return ports[0] if len(ports) == 1 else None
-
-
-def _listed(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
-
-
-def _at(value: object, *keys: str) -> object:
-    """Return the value below these keys; None where a step is missing or no mapping."""
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value

@@ -13,6 +13,7 @@ from msgspec import Struct
 from exporter.config import parsers
 from exporter.errors import SourceError
 from exporter.http.client.url import redact_url
+from exporter.model import Pod
 
 MAX_TARGETS = 1000  # read from one list; what is more is left out
 _MAX_NAME = 128  # characters, as for names in the configuration
@@ -44,10 +45,12 @@ class DiscoveredEngine(Struct, frozen=True, kw_only=True):
 class DiscoveryResult(Struct, frozen=True, kw_only=True):
     """The result of one refresh.  ``engines`` is the last good list where there is a ``problem``.
 
+    ``pods``: all of this node, where the provider lists pods.
     ``problem`` is the same object for as long as nothing new was read.  ``warning`` is no failure, yet worth a line.
     """
 
     engines: tuple[DiscoveredEngine, ...] = ()
+    pods: tuple[Pod, ...] = ()
     problem: SourceError | None = None
     warning: str = ""
 

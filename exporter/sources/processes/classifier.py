@@ -17,6 +17,8 @@ from exporter.sources.processes.program import program_of
 _TITLE_BYTES = 15
 # pt_main_thread: what torch 2.4 and newer call the main thread of any Python program, once it is loaded.
 _INTERPRETERS = ("python", "pypy", "pt_main_thread")
+_CHILD_OF_PYTHON = "from multiprocessing."  # after -c: spawned by a Python program, not started by anybody
+_CHILD_WORDS = 8  # of a command line, in which that stands
 
 
 class ClassifiedServer(NamedTuple):
@@ -35,6 +37,7 @@ class ServerClassifier:
         names = [name.rstrip("*") for _, server in self._servers for name in (*server.programs, *server.titles)]
         self._rank_titles = [re.compile(text) for text in {server.rank_title for _, server in self._servers} - {""}]
         self._rank_flags = tuple({flag for _, server in self._servers for flag in server.rank_flags})
+        self._worker_titles = tuple({name for _, server in self._servers for name in server.worker_titles})
         self._titles = (*_INTERPRETERS, *(name[:_TITLE_BYTES] for name in names))
 
     def classify(self, command: tuple[str, ...]) -> ClassifiedServer | None:
@@ -62,6 +65,17 @@ class ServerClassifier:
                 return match[1]
         rank = flag_value(command, self._rank_flags)
         return rank if rank.isascii() and rank.isdecimal() and len(rank) < 6 else ""
+
+    def is_worker(self, command: tuple[str, ...]) -> bool:
+        """Return whether the process is one that an engine's server, or another Python program, starts beside itself.
+
+        It ends with that program unless something goes wrong.
+        """
+        if not command or self.classify(command) is not None:
+            return False
+        return command[0].startswith(self._worker_titles) or any(
+            word.startswith(_CHILD_OF_PYTHON) for word in command[:_CHILD_WORDS]
+        )
 
     def may_be_server(self, title: str) -> bool:
         """Return whether the command line of a process with this title is worth reading."""

@@ -89,9 +89,26 @@ def variable(root: str, pid: int, name: str) -> str:
     return ""
 
 
+def cgroup_lines(root: str, pid: int) -> str:
+    """Read the control groups of a process, a line for each hierarchy."""
+    return printable(_read(f"{root}/{pid}/cgroup", 65_536), keep="\n")
+
+
+def real_uid(root: str, pid: int) -> int | None:
+    """Read the user that a process runs as; None when it is gone or hidden."""
+    for line in _read(f"{root}/{pid}/status", 8192).split(b"\n"):
+        if line.startswith(b"Uid:"):
+            uid = line[4:].split()[:1]
+            return int(uid[0]) if uid and uid[0].isdigit() and len(uid[0]) < 11 else None
+    try:
+        return os.stat(f"{root}/{pid}").st_uid  # all that hidepid=1 shows
+    except OSError:
+        return None
+
+
 def cgroup(root: str, pid: int) -> str:
     """Read the control group up to its innermost container; "" outside of containers."""
-    for line in printable(_read(f"{root}/{pid}/cgroup", 65_536), keep="\n").split("\n"):
+    for line in cgroup_lines(root, pid).split("\n"):
         parts = line.partition(":")[2].partition(":")[2].split("/")
         for end in range(len(parts), 0, -1):
             name = parts[end - 1]

@@ -14,10 +14,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import zip_longest
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from exporter.model.process import ListeningSocket, Process, ProcessTable
 from exporter.model.server import EndpointDefaults, ServerRole
 from exporter.sources.processes import procfs
 from exporter.sources.processes.classifier import ClassifiedServer, ServerClassifier
+from exporter.sources.processes.owners import OwnerReader
 from exporter.sources.processes.program import is_mps, is_relay, is_shared
 
 _DESCRIPTORS = 4096  # a process; a listening socket is opened early, so its number is low
@@ -36,13 +39,17 @@ def read_processes(
     classifier: ServerClassifier,
     root: str = "/proc",
     limit: int = 4096,
+    owners: OwnerReader | None = None,
 ) -> ProcessTable:
     """Read the GPU processes ``pids``, their ancestors, and who listens on ``ports`` or in their containers.
+
+    ``owners`` reads whose the GPU processes are; None: it is not asked for.
 
     At most ``limit`` processes are kept.  The whole of /proc is looked through only when some port's listener is
     neither a GPU process nor an ancestor of one.
     """
-    return ProcessReader(classifier, root, limit).table(sorted({pid for pid in pids if pid > 0}), frozenset(ports))
+    reader = ProcessReader(classifier, root, limit)
+    return reader.table(sorted({pid for pid in pids if pid > 0}), frozenset(ports), owners)
 
 
 class ProcessReader:
@@ -66,9 +73,11 @@ class ProcessReader:
         self.home = self.netns("self")
         self.outer = self.netns(1)
 
-    def table(self, pids: Collection[int], ports: frozenset[int]) -> ProcessTable:
+    def table(self, pids: Collection[int], ports: frozenset[int], owners: OwnerReader | None = None) -> ProcessTable:
         """Read the GPU processes, then look for the listeners."""
         self.load_chains(pids)
+        if owners is not None:
+            self._load_owners(pids, owners)
         users = [self.processes[pid] for pid in pids if pid in self.processes]
         if len(users) < len(pids) and "processes" not in self.limits:
             self.problems[self._why_missing(any_found=bool(users))] += len(pids) - len(users)
@@ -90,6 +99,13 @@ class ProcessReader:
         """Read processes and their ancestors, the owners in turns."""
         for pid in self.by_owner(pids):
             self.load_chain(pid)
+
+    def _load_owners(self, pids: Iterable[int], owners: OwnerReader) -> None:
+        for pid in pids:
+            process = self.processes.get(pid)
+            if process is not None:
+                owner = owners.owner(self.root, pid, process.started)
+                self.processes[pid] = replace(process, owner=owner)
 
     def by_owner(self, pids: Iterable[int]) -> list[int]:
         """Return the processes, their owners in turns: whoever has many must not hide another's."""
@@ -237,6 +253,8 @@ class ProcessReader:
             shared=is_shared(stat.title, command),
             relay=is_relay(stat.title),
             mps=is_mps(stat.title),
+            worker=self.classifier.is_worker(command),
+            zombie=stat.state in ("Z", "X"),
         )
 
     def stat(self, pid: int) -> procfs.Stat | None:

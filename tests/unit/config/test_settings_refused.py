@@ -17,7 +17,7 @@ TABLE = {
     "key with a hyphen": ("\nreload-endpoint: true", [(2, "reload-endpoint", "did you mean reload_endpoint?")]),
     "key that resembles nothing": (
         "zzz: 1",
-        [(1, "?", "expected one of: listen, agent_check, gpu, kernel_log, engines")],
+        [(1, "?", "expected one of: listen, agent_check, gpu, kernel_log, owners")],
     ),
     "misspelt engine key": (engine("tiemout: 1s"), [(3, "engines[0].tiemout", "did you mean timeout?")]),
     "merge key": ("a: &a {}\ngpu:\n  <<: *a", [(1, "?", "unknown"), (3, "gpu.<<", "merge keys")]),

@@ -80,6 +80,8 @@ CHANGES: dict[str, tuple[str, str]] = {
     "gpu.deadline": ("gpu: {deadline: 1s}", "gpu: {deadline: 3s}"),
     "kernel_log.enabled": ("kernel_log: {enabled: false}", "kernel_log: {enabled: true}"),
     "kernel_log.path": ("kernel_log: {path: SECRET}", "kernel_log: {path: OTHER}"),
+    "owners.enabled": ("owners: {enabled: true}", "owners: {enabled: false}"),
+    "owners.dcgm_labels": ("owners: {dcgm_labels: false}", "owners: {dcgm_labels: true}"),
     **_endpoint(
         "engines",
         kind=("kind: vllm", "kind: tgi"),
@@ -174,6 +176,7 @@ def in_use(app, log):
         "gateways": list(app.pollers.gateways),
         "stores": list(app.pollers.stores),
         "discovery": {name: loop.config for name, loop in app.discovery._loops.items()},
+        "owners": (app.assignments._names_owners(), app.dcgm._with_pods()),
         "processes": app.assignments._on_engines is not None,
         "costs": notifications,
         "series": len(app.pages._renderers[False]._families),

@@ -1,0 +1,85 @@
+"""Reads who the pods of a node are from a list of them: names, workload, container ids."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+
+from exporter.model import Pod
+
+MAX_PODS = 1024  # of one node; a kubelet runs 110 by default
+_MAX_CONTAINERS = 64  # of one pod
+_LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
+_TEMPLATE_HASH = "pod-template-hash"
+KEPT_OF_PODS = frozenset(
+    {"uid", "ownerReferences", "controller", "labels", _LWS_NAME, _TEMPLATE_HASH}
+    | {"containerID", "initContainerStatuses"}
+)
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?\Z", re.ASCII)  # of everything that Kubernetes names
+_UID = re.compile(r"[0-9a-f-]{32,36}\Z", re.ASCII)
+_KIND = re.compile(r"[A-Za-z]{1,63}\Z", re.ASCII)
+_CONTAINER_ID = re.compile(r"[a-z0-9.+-]{1,32}://([0-9a-f]{64})\Z", re.ASCII)
+
+
+def pods_of_node(pods: Iterable[object], node: str) -> tuple[Pod, ...]:
+    """Return the pods that run on a node, as far as their names are what Kubernetes allows."""
+    on_node = (pod for pod in pods if at(pod, "spec", "nodeName") == node)
+    return tuple(islice((read for pod in on_node if (read := _pod(pod)) is not None), MAX_PODS))
+
+
+def _pod(pod: object) -> Pod | None:
+    uid, name, namespace = (_matching(at(pod, "metadata", key), pattern) for key, pattern in _IDENTITY)
+    if not (uid and name and namespace):
+        return None
+    workload, workload_type = _workload(pod)
+    return Pod(
+        uid=uid,
+        namespace=namespace,
+        name=name,
+        workload=workload,
+        workload_type=workload_type,
+        containers=dict(islice(_containers(pod), _MAX_CONTAINERS)),
+    )
+
+
+_IDENTITY = (("uid", _UID), ("name", _NAME), ("namespace", _NAME))
+
+
+def _workload(pod: object) -> tuple[str, str]:
+    """Return the name and kind of what created the pod; a Deployment for a ReplicaSet that a Deployment created."""
+    labels = at(pod, "metadata", "labels")
+    if group := _matching(at(labels, _LWS_NAME), _NAME):
+        return group, "leaderworkerset"
+    owners = [owner for owner in listed(at(pod, "metadata", "ownerReferences")) if at(owner, "controller") is True]
+    name = _matching(at(owners[0], "name"), _NAME) if owners else ""
+    kind = _matching(at(owners[0], "kind"), _KIND).lower() if name else ""
+    template_hash = at(labels, _TEMPLATE_HASH)
+    if kind == "replicaset" and isinstance(template_hash, str) and name.endswith(f"-{template_hash}"):
+        return name[: -len(template_hash) - 1], "deployment"
+    return (name, kind) if kind else ("", "")
+
+
+def _containers(pod: object) -> Iterator[tuple[str, str]]:
+    for field in ("containerStatuses", "initContainerStatuses"):
+        for status in listed(at(pod, "status", field)):
+            identity, name = at(status, "containerID"), _matching(at(status, "name"), _NAME)
+            match = _CONTAINER_ID.match(identity) if isinstance(identity, str) else None
+            if match is not None and name:
+                yield match[1], name
+
+
+def _matching(value: object, pattern: re.Pattern[str]) -> str:
+    return value if isinstance(value, str) and pattern.match(value) else ""
+
+
+def listed(value: object) -> list[object]:
+    """Return a list as it is, and nothing for any other value."""
+    return value if isinstance(value, list) else []
+
+
+def at(value: object, *keys: str) -> object:
+    """Return the value below these keys; None where a step is missing or no mapping."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
