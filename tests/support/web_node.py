@@ -75,15 +75,17 @@ class WebNode:
 
     def start(self, port=0):
         """Serve, and return the address as a URL."""
-        self._page = WebPage(lambda: self.snapshot, self.history, node=lambda: NODE, clock=self._now)
-        handler = routes(
-            _NoPages(), _Healthy(), reload=None, api=Api(lambda: self.snapshot, self._now), web=self._page
-        )
-        self._server = HttpServer("127.0.0.1", port, handler)
+        self._server = HttpServer("127.0.0.1", port, self.handler())
         self._server.start()
         self.port = self._server.address[1]
         self.url = f"http://127.0.0.1:{self.port}/"
         return self.url
+
+    def handler(self):
+        """Return what answers the requests."""
+        self._page = WebPage(lambda: self.snapshot, self.history, node=lambda: NODE, clock=self._now)
+        api = Api(lambda: self.snapshot, self._now)
+        return routes(_NoPages(), _Healthy(), reload=None, api=api, web=self._page)
 
     def stop(self):
         """Close the port."""

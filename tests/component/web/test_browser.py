@@ -12,7 +12,8 @@ from tests.support.npm import node_modules
 from tests.support.records import replace
 from tests.support.tools import tool
 from tests.support.waiting import until
-from tests.support.web_node import big_node, lived, malicious_snapshot, web_node
+from tests.support.web_config import USERS, client_context, fetch, make_keys, protected, tls
+from tests.support.web_node import WebNode, big_node, lived, malicious_snapshot, web_node
 
 pytestmark = pytest.mark.slow
 
@@ -265,6 +266,23 @@ def test_motion_is_reduced_where_that_is_asked_for(visit, node, hang):
         page = visit(reduced_motion=motion)
         assert page.evaluate("getComputedStyle(document.documentElement).scrollBehavior") == behaviour
         assert page.evaluate("document.getAnimations().length") == 0
+
+
+def test_it_is_served_and_updated_over_tls_to_who_has_a_password(browser, hang, tmp_path):
+    served, keys = WebNode(), make_keys(tmp_path)
+    password = {"username": "prometheus", "password": "right"}
+    with (
+        protected(tls(keys) + USERS, tmp_path, served.handler()) as server,
+        browser.new_context(ignore_https_errors=True, http_credentials=password) as context,
+    ):
+        served.show(*hang)
+        page = context.new_page()
+        page.goto(f"https://127.0.0.1:{server.address[1]}/", timeout=PATIENCE)
+        assert "makes no progress" in seen(page, "findings")
+        served.show(replace(hang[0], at=hang[0].at + 1, findings=()))
+        page.locator("#findings .well").wait_for(timeout=PATIENCE)
+        assert page.locator("#lost").is_hidden()
+        assert fetch(server, client_context(keys), path="/").status == 401
 
 
 def test_64_gpus_and_32_replicas_stay_usable(visit, node):
