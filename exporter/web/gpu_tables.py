@@ -121,13 +121,16 @@ def _memory(node: NodeTables, card: CardState) -> PageCell:
     processes = card.reading.processes if card.reading is not None else None
     holders = [
         node.say("pid").format(pid=process.pid, bytes=values.gibibytes(process.memory))
+        + (f" {clean(node.owners[process.pid])}" if node.owners.get(process.pid) else "")
         for process in sorted(processes or (), key=lambda process: -(process.memory or 0.0))
     ]
     used = values.gibibytes(signals[Signal.MEMORY_USED]) if Signal.MEMORY_USED in signals else ""
     return PageCell(
         values.percent(ratio),
-        # One process is that of the replica beside the GPU's number; of several, one is perhaps not.
-        " ".join(filter(None, [used, *values.first(holders, MAX_HOLDERS, node.say)])) if len(holders) > 1 else used,
+        # The one process of a replica is named beside the GPU's number.
+        " ".join(filter(None, [used, *values.first(holders, MAX_HOLDERS, node.say)]))
+        if len(holders) > 1 or not node.assigned[card.facts.uuid]
+        else used,
         Level.WARNING if ratio is not None and ratio >= limit.GPU_MEMORY_USED else Level.NONE,
         _curve(card, "memory", top=1.0),
         title=node.say("processes").format(processes=", ".join(values.first(holders, 8, node.say)))

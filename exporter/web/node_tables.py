@@ -26,6 +26,7 @@ class NodeTables:
         self.assigned: dict[str, list[GpuAssignment]] = defaultdict(list)  # uuid →
         for assignment in snapshot.assignments:
             self.assigned[assignment.uuid].append(assignment)
+        self.owners = {pid: found.owner.name for found in snapshot.owners for pid in found.pids}
         self.marks: dict[str, Level] = {}  # subject → the gravest finding about it
         self.marked_by: dict[str, str] = {}  # subject → the name of that finding
         for finding in flatten(snapshot.findings).values():

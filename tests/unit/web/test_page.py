@@ -17,12 +17,14 @@ from exporter.model import (
     GatewayLabels,
     GatewayReading,
     GatewayState,
+    GpuAssignment,
     SourceStatus,
     WindowFigures,
     XidCount,
     XidLabels,
 )
 from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind
+from exporter.model.owner import GpuOwner, Owner
 from exporter.model.text import Language, Text
 from exporter.web import plain, values
 from exporter.web.history import POINTS, Event, NodeHistory
@@ -259,10 +261,22 @@ def test_the_processes_of_a_gpu_stand_in_its_row_where_there_are_several():
     gpu = card(0, utilization=0.5)
     sizes = {11: 2**30, 12: 8 * 2**30, 13: 2**20}
     processes = tuple(CardProcess(pid=pid, memory=float(size)) for pid, size in sizes.items())
-    for known, detail in ((processes, "pid 12 8.0 GiB pid 11 1.0 GiB +1 more"), (processes[:1], "")):
+    for known, detail in ((processes, "pid 12 8.0 GiB pid 11 1.0 GiB +1 more"), (processes[:1], "pid 11 1.0 GiB")):
         shown = replace(gpu, reading=replace(gpu.reading, processes=known))
         (table,) = [table for table in page_of(snapshot(cards=(shown,))).tables if table.id == "gpus"]
         assert table.rows[0].cells[3].detail == detail
+
+
+def test_the_owner_of_a_process_stands_beside_its_memory():
+    gpu = card(0, utilization=0.5)
+    shown = replace(gpu, reading=replace(gpu.reading, processes=(CardProcess(pid=7, memory=2.0**30),)))
+    owner = GpuOwner(uuid=gpu.facts.uuid, owner=Owner(name="job 42\u202e"), pids=(7,))
+    mine = GpuAssignment(uuid=gpu.facts.uuid, replica="a")
+    for assignments, detail in (((), "pid 7 1.0 GiB job 42\ufffd"), ((mine,), "")):
+        page = page_of(snapshot(cards=(shown,), owners=(owner,), assignments=assignments))
+        (table,) = [table for table in page.tables if table.id == "gpus"]
+        assert table.rows[0].cells[3].detail == detail
+        assert "job 42" in table.rows[0].cells[3].title
 
 
 def test_without_curves_their_places_are_empty_and_all_else_is_the_same(heat):
