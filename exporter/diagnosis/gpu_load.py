@@ -72,6 +72,8 @@ def _straggler(view: View, card: CardState) -> Iterator[Finding]:
         return
     gpu = view.gpu(card)
     cause = CAUSE_NAMES[straggler.cause]
+    tenant = _other_owners(view, card, straggler.replica) if straggler.cause is Cause.OTHER_TENANT else ""
+    named = Text(f" ({tenant})", f"（{tenant}）") if tenant else Text("", "")
     slower = f", {straggler.slowdown:.2f}x slower than its group" if straggler.slowdown is not None else ""
     slower_zh = f"，比同组慢 {straggler.slowdown:.2f} 倍" if straggler.slowdown is not None else ""
     yield Finding(
@@ -79,8 +81,8 @@ def _straggler(view: View, card: CardState) -> Iterator[Finding]:
         severity=Severity.WARNING,
         subject=gpu,
         summary=Text(
-            f"{straggler.replica} waits for {gpu.label}: {cause.en}{slower}",
-            f"{straggler.replica} 在等待 {gpu.label}：{cause.zh}{slower_zh}",
+            f"{straggler.replica} waits for {gpu.label}: {cause.en}{named.en}{slower}",
+            f"{straggler.replica} 在等待 {gpu.label}：{cause.zh}{named.zh}{slower_zh}",
         ),
         evidence=(
             *measured("slowdown", straggler.slowdown, "ratio"),
@@ -239,3 +241,13 @@ def _processes(view: View, card: CardState, replica: str) -> Iterator[Evidence]:
     yield from measured("processes", float(len(held)) or None)
     for process in sorted(own, key=lambda process: -(process.memory or 0.0))[:_MAX_PROCESSES]:
         yield Evidence(f"process_{process.pid}", process.memory or 0.0, "bytes")
+    if tenants := _other_owners(view, card, replica):
+        yield Evidence("other_owner", tenants)
+
+
+def _other_owners(view: View, card: CardState, replica: str) -> str:
+    """Return who holds this GPU and no other of the replica, the most memory first; "" without peers to compare."""
+    peers = [peer for peer in view.gpus_of(replica) if peer is not card]
+    usual = {held.owner.name for peer in peers for held in view.owners_of.get(peer.facts.uuid, ())}
+    names = [held.owner.name for held in view.owners_of.get(card.facts.uuid, ())]
+    return ", ".join(name for name in names if name and name not in usual) if usual else ""

@@ -13,9 +13,11 @@ from msgspec import Struct
 
 from exporter import __version__
 from exporter.diagnosis.evidence import label as evidence_label
-from exporter.model import CardState, GatewayState, ReplicaState, Snapshot
+from exporter.model import CardState, GatewayState, GpuOwner, ReplicaState, Snapshot
 from exporter.model.finding import Evidence, Finding, Severity, SubjectKind, Verdict, VerdictState
 from exporter.model.text import Language, Text
+
+_MAX_PIDS = 64  # of one owner on one GPU
 
 
 class VerdictDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -79,6 +81,25 @@ class XidDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
     last: float | None = None  # Unix time
 
 
+class OwnerDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who runs processes on a GPU; the labels of gpu_owner_info."""
+
+    owner: str = ""  # the name; absent where it is not known
+    namespace: str = ""
+    pod: str = ""
+    pod_uid: str = ""
+    container: str = ""
+    container_id: str = ""
+    workload: str = ""
+    workload_type: str = ""
+    slurm_job: str = ""
+    unit: str = ""
+    user: str = ""
+    memory: float | None = None  # bytes
+    pids: tuple[int, ...] = ()
+    orphans: tuple[int, ...] = ()  # those of pids that an engine left behind
+
+
 class GpuDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One GPU or MIG instance."""
 
@@ -95,6 +116,7 @@ class GpuDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
     clock_events: tuple[str, ...] = ()  # reasons that are active
     replicas: tuple[str, ...] = ()
     processes: dict[str, float] = {}  # pid → bytes, where known
+    owners: tuple[OwnerDocument, ...] = ()  # the most memory first
     xids: tuple[XidDocument, ...] = ()
     straggler: str = ""  # cause
     slowdown: float | None = None
@@ -311,6 +333,7 @@ def _gpu(snapshot: Snapshot, card: CardState, language: Language) -> GpuDocument
         pci_bus_id=facts.pci_bus_id,
         mig_parent=facts.instance.parent if facts.instance is not None else "",
         replicas=tuple(owners),
+        owners=tuple(_owner(held) for held in snapshot.owners if held.uuid == facts.uuid),
         xids=tuple(
             XidDocument(xid=count.labels.xid, count=count.count, last=count.last_unix_time)
             for count in snapshot.xids
@@ -329,6 +352,17 @@ def _gpu(snapshot: Snapshot, card: CardState, language: Language) -> GpuDocument
         processes={
             str(process.pid): process.memory for process in reading.processes or () if process.memory is not None
         },
+    )
+
+
+def _owner(held: GpuOwner) -> OwnerDocument:
+    facts = {name: getattr(held.owner, name) for name in held.owner.__struct_fields__ if name != "name"}
+    return OwnerDocument(
+        owner=held.owner.name,
+        **facts,
+        memory=held.memory,
+        pids=held.pids[:_MAX_PIDS],
+        orphans=held.orphans[:_MAX_PIDS],
     )
 
 

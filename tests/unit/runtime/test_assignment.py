@@ -14,8 +14,8 @@ import pytest
 from exporter.derive.assignment import Endpoint
 from exporter.errors import EndpointError
 from exporter.http.client import resolver
-from exporter.model import CardFacts, CardProcess, CardReading, CardState, GpuLabels, Missing, SourceStatus
-from exporter.model.process import ProcessTable
+from exporter.model import CardFacts, CardProcess, CardReading, CardState, GpuLabels, Missing, Pod, SourceStatus
+from exporter.model.process import Process, ProcessTable
 from exporter.runtime import assignment as placement_module
 from exporter.runtime.assignment import HUNG_AFTER, AssignmentWatcher
 from exporter.sources.processes.listening import EngineScan
@@ -278,3 +278,46 @@ def test_limits_that_a_scan_reaches_are_logged_once_and_reported_until_it_does_n
     lines = [record.getMessage() for record in caplog.records if "scan_limit_reached" in record.getMessage()]
     assert len(lines) == 1
     assert "limits=processes" in lines[0]
+
+
+# ---------------------------------------------------------------------- owners
+
+
+def test_the_owners_of_a_gpu_are_known_without_any_engine_and_follow_the_pods(tmp_path, monkeypatch):
+    node, pods, changes, names = FakeProc(tmp_path), [], [], [True]
+    uid = "8f1c2d3e-4a5b-6c7d-8e9f-0a1b2c3d4e5f"
+    node.add(70, 1, ["python3", "train.py"], cgroup=f"0::/kubepods/burstable/pod{uid}/{'c' * 64}")
+    monkeypatch.setattr(placement_module, "read_processes", functools.partial(read_processes, root=str(tmp_path)))
+    cards = [card(0, 70)]
+    watcher = AssignmentWatcher(
+        cards=lambda: cards, endpoints=tuple, on_change=lambda: changes.append(1), names_owners=lambda: names[0],
+        pods=lambda: pods,
+    )  # fmt: skip
+
+    def seen():
+        watcher.refresh()
+        return [(held.uuid, held.owner.name, held.pids) for held in watcher.owners(cards)]
+
+    assert watcher.owners(cards) == ()
+    assert seen() == [("GPU-0", f"pod {uid}", (70,))]
+    pods.append(Pod(uid=uid, namespace="ml", name="train-0"))
+    assert seen() == [("GPU-0", "ml/train-0", (70,))] and len(changes) == 2
+    names[0] = False
+    assert seen() == []
+
+
+def test_while_a_scan_hangs_nobody_is_said_to_hold_a_gpu(monkeypatch):
+    now, seen = [100.0], []
+
+    def read(pids, *_, **__):
+        now[0] += HUNG_AFTER + 1.0
+        seen.append((watcher.is_hung, watcher.owners(cards)))
+        return ProcessTable(processes={pid: Process(pid=pid, parent=1) for pid in pids})
+
+    monkeypatch.setattr(placement_module, "read_processes", read)
+    cards = [card(0, 70)]
+    watcher = AssignmentWatcher(cards=lambda: cards, endpoints=tuple, clock=lambda: now[0])
+    watcher.refresh()
+    assert [held.pids for held in watcher.owners(cards)] == [(70,)]
+    watcher.refresh()
+    assert seen == [(True, ()), (True, ())]

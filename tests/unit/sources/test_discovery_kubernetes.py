@@ -97,6 +97,26 @@ def test_the_annotated_running_pods_of_this_node_are_found(api, token):
     assert b"\r\nAccept: application/json\r\n" in head
 
 
+def test_the_pods_of_the_node_are_listed_whether_or_not_they_ask_to_be_scraped(api, token):
+    uid, container = "8f1c2d3e-4a5b-6c7d-8e9f-0a1b2c3d4e5f", "c" * 64
+    silent = pod("train-0")
+    silent["metadata"] |= {"uid": uid, "namespace": "ml", "labels": {"pod-template-hash": "7d9f8"}}
+    silent["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "name": "train-7d9f8", "controller": True}]
+    silent["status"]["containerStatuses"] = [{"name": "main", "containerID": f"containerd://{container}"}]
+    api.body = pods(silent, pod("elsewhere", node="n2"))
+    place = Kubernetes(access(api, token), {})
+    try:
+        first = place.refresh()
+        api.body = b"{"
+        second = place.refresh()
+    finally:
+        place.close()
+    (read,) = first.pods
+    assert (read.namespace, read.name, read.workload, read.workload_type) == ("ml", "train-0", "train", "deployment")
+    assert read.uid == uid and read.containers == {container: "main"}
+    assert second.problem is not None and second.pods == first.pods
+
+
 def test_a_kubelet_is_asked_for_its_own_list(api, token):
     api.body = pods(pod("a", scrape="true", port="1"))
     place = Kubernetes(
