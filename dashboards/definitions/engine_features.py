@@ -178,6 +178,19 @@ FEATURES: tuple[Panel, ...] = (
         requires=FEATURE,
     ),
     time_series(
+        Text("Balance of experts", "专家均衡度"),
+        Text(
+            "Mean over maximum of the tokens that the GPUs' experts were given, 5 minutes: 1 is balanced, and at 0.5 the busiest "
+            "GPU has twice its share. SGLang with --expert-balancedness-report-mode prometheus.",
+            "5 分钟内各 GPU 的专家所得 token 的均值与最大值之比：1 为均衡，0.5 表示最忙的 GPU 承担两倍份额。需 SGLang 的 --expert-balancedness-report-mode prometheus。",
+        ),
+        series(
+            lambda: max_by(selected(m.LLM_EXPERT_BALANCEDNESS_RATIO, window=EXPORTER_WINDOW), "instance", "replica"),
+            REPLICA_NAME,
+        ),
+        requires=FEATURE, max_value=1,
+    ),
+    time_series(
         Text("LoRA slots", "LoRA 槽位"),
         Text(
             "Slots for adapters in GPU memory, used and in total. Full slots are normal, since unused adapters stay loaded; with "

@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from exporter.catalog.engine_figures import figure
 from exporter.catalog.engines import histogram_of, quantity_by_rank
-from exporter.catalog.spec import REPLICA, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
-from exporter.model import Detail, Quantity, Snapshot, Stage
+from exporter.catalog.spec import (
+    REPLICA,
+    HistogramSample,
+    Metric,
+    MetricKind,
+    ReadHistograms,
+    ReadSamples,
+    Sample,
+    SeriesSet,
+    Unit,
+)
+from exporter.model import Detail, Histogram, Quantity, Snapshot, Stage
+
+_NORMAL = (Detail.SLEEP_STATES, "awake")  # the state of every engine that is not asleep
+_STEP = 2.5  # of the bounds of lengths: engines have 1, 2, 5, 10, … tokens, and every second one tells as much
 
 
 def _detail(noun: str, kind: MetricKind, detail: Detail, label: str, help_: str, *, unit: Unit = Unit.NONE) -> Metric:
     """Declare what an engine reports by a word of its own.
 
-    A counter and a state begin with the first value above 0: most tiers and states that an engine lists are unused.
+    A counter, a state and a reason begin with the first value above 0: most that an engine lists are unused.
     """
-    is_used_only = kind is MetricKind.COUNTER or detail is Detail.SLEEP_STATES
+    is_used_only = kind is MetricKind.COUNTER or detail in (Detail.SLEEP_STATES, Detail.WAITING_REASONS)
 
     def read(snapshot: Snapshot) -> Iterator[Sample]:
         for replica in snapshot.replicas:
             if replica.reading is not None:
                 for rank, words in replica.reading.details.get(detail, {}).items():
                     for word, value in words.items():
-                        if value or not is_used_only:
+                        if (value or not is_used_only) and (detail, word) != _NORMAL:
                             yield (*replica.labels, rank, word), value
 
     return REPLICA.metric(kind, noun, read, help_, "rank", label, unit=unit, series=SeriesSet.FULL)
@@ -51,15 +65,36 @@ def _host_usage(snapshot: Snapshot) -> Iterator[Sample]:
                     yield (*replica.labels, rank), numbers[Quantity.HOST_CACHE_USED] / capacity
 
 
+def _coarser(every: ReadHistograms) -> ReadHistograms:
+    def read(snapshot: Snapshot) -> Iterator[HistogramSample]:
+        for labels, histogram in every(snapshot):
+            kept = _kept(histogram.bounds)
+            counts = tuple([histogram.counts[place] for place in (*kept, -1)])
+            bounds = tuple([histogram.bounds[place] for place in kept])
+            yield labels, Histogram(bounds=bounds, counts=counts, sum=histogram.sum)
+
+    return read
+
+
+@lru_cache(maxsize=64)
+def _kept(bounds: tuple[float, ...]) -> tuple[int, ...]:
+    """Return the places of the first bound and of each that is ``_STEP`` times the one kept before it."""
+    kept: list[int] = []
+    for place, bound in enumerate(bounds):
+        if not kept or bound >= _STEP * bounds[kept[-1]]:
+            kept.append(place)
+    return tuple(kept)
+
+
 def _length(stage: Stage, noun: str, help_: str) -> Metric:
     return Metric(
         subject=REPLICA,
         noun=noun,
         kind=MetricKind.HISTOGRAM,
         unit=Unit.TOKENS,
-        help=f"{help_} The engine's own buckets, summed over its ranks, departed ones included.",
+        help=f"{help_} Every second of the engine's own buckets, summed over its ranks, departed ones included.",
         series=SeriesSet.FULL,
-        read_histogram=histogram_of(stage),
+        read_histogram=_coarser(histogram_of(stage)),
     )
 
 
@@ -164,7 +199,8 @@ SCHEDULER = (
         MetricKind.GAUGE,
         Detail.WAITING_REASONS,
         "reason",
-        "Waiting requests by the engine's reason: capacity, or deferred, such as until a KV cache has arrived.",
+        "Waiting requests by the engine's reason: capacity, or deferred, such as until a KV cache has arrived. "
+        "Absent for a reason that none waits for.",
     ),
     _detail(
         "scheduler_queue_requests",
@@ -201,8 +237,19 @@ SCHEDULER = (
         MetricKind.GAUGE,
         Detail.SLEEP_STATES,
         "state",
-        "1, for the state that the engine is in: awake, or asleep with its weights offloaded or discarded.",
+        "1 while the engine is asleep, by its state: weights offloaded, or discarded. Absent while it is awake.",
     ),
 )
 
-ENGINE_DEPTH = (*DISTRIBUTIONS, *SPECULATION, *TIERS, *SCHEDULER)
+EXPERTS = (
+    figure(
+        "expert_balancedness",
+        lambda figures: figures.expert_balance,
+        "Mean over maximum of the tokens that the GPUs' experts were given in a pass, on average during the window: "
+        "1 is balanced. Absent unless the engine measures it.",
+        Unit.RATIO,
+        SeriesSet.FULL,
+    ),
+)
+
+ENGINE_DEPTH = (*DISTRIBUTIONS, *SPECULATION, *TIERS, *SCHEDULER, *EXPERTS)

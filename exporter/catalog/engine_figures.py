@@ -36,6 +36,10 @@ def _longest(snapshot: Snapshot) -> Iterator[_ReplicaWindow]:
                     break
 
 
+def _longest_labels(snapshot: Snapshot) -> dict[str, str]:
+    return {replica.name: label for replica, label, _ in _longest(snapshot)}
+
+
 def _windowed(value: Callable[[WindowFigures], float | None]) -> ReadSamples:
     def read(snapshot: Snapshot) -> Iterator[Sample]:
         for replica, label, figures in _windows(snapshot):
@@ -52,10 +56,11 @@ _RARE = 0.99
 
 def _quantiles(stages: tuple[Stage, ...], *, rare_everywhere: bool) -> ReadSamples:
     def read(snapshot: Snapshot) -> Iterator[Sample]:
-        longest = {replica.name: label for replica, label, _ in _longest(snapshot)}
+        longest = _longest_labels(snapshot)
         for replica, label, figures in _windows(snapshot):
-            max_quantile = 1.0 if rare_everywhere or longest.get(replica.name) == label else _RARE
-            for stage in stages:
+            is_longest = longest.get(replica.name) == label
+            max_quantile = 1.0 if rare_everywhere or is_longest else _RARE
+            for stage in stages if is_longest else COMMON_STAGES:
                 latency = figures.latency.get(stage)
                 if latency is not None:
                     name = stage.value
@@ -73,8 +78,9 @@ def _quantile_label(quantile: float) -> str:
 
 def _observations(stages: tuple[Stage, ...]) -> ReadSamples:
     def read(snapshot: Snapshot) -> Iterator[Sample]:
+        longest = _longest_labels(snapshot)
         for replica, label, figures in _windows(snapshot):
-            for stage in stages:
+            for stage in stages if longest.get(replica.name) == label else COMMON_STAGES:
                 latency = figures.latency.get(stage)
                 if latency is not None:
                     yield (*replica.labels, stage.value, label), latency.observations
@@ -131,7 +137,8 @@ LATENCY = (
         _quantiles(COMMON_STAGES, rare_everywhere=False),
         "Quantile of a latency during the window, equal to histogram_quantile over the same observations. "
         "At most the last finite bucket bound, see llm_latency_above_top_bucket_ratio. The common set has three "
-        "stages, and quantiles above 0.99 for the longest window only.",
+        "stages, and quantiles above 0.99 for the longest window only; the full set has the other stages for that "
+        "window only.",
         "stage",
         "quantile",
         "window",
@@ -150,11 +157,11 @@ LATENCY = (
         "latency_above_top_bucket",
         _above_top(COMMON_STAGES, _longest),
         "Ratio of the window's observations beyond the last finite bucket bound, where quantiles are truncated. "
-        "The common set has the longest window only.",
+        "For the longest window only; the full set has all stages.",
         "stage",
         "window",
         unit=Unit.RATIO,
-        read_full=_above_top(LATENCIES, _windows),
+        read_full=_above_top(LATENCIES, _longest),
     ),
 )
 

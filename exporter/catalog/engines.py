@@ -109,7 +109,8 @@ def _reasons(snapshot: Snapshot) -> Iterator[Sample]:
         if replica.reading is not None:
             for rank, reasons in replica.reading.finish_reasons.items():
                 for reason, count in reasons.items():
-                    yield (*replica.labels, rank, reason), count
+                    if count:
+                        yield (*replica.labels, rank, reason), count
 
 
 def _responses(snapshot: Snapshot) -> Iterator[Sample]:
@@ -213,7 +214,8 @@ LOAD = (
     REPLICA.counter(
         "requests_by_reason",
         _reasons,
-        "The same requests by the engine's own word for their end, such as stop, length or max_num_queued_reqs.",
+        "The same requests by the engine's own word for their end, such as stop, length or max_num_queued_reqs. "
+        "A word begins with its first request.",
         "rank",
         "reason",
         series=SeriesSet.FULL,

@@ -77,6 +77,7 @@ def _window(
         spec_acceptance_ratio=_ratio(base, latest, Quantity.SPEC_ACCEPTED_TOKENS, Quantity.SPEC_DRAFT_TOKENS),
         spec_accepted_length=_ratio(base, latest, Quantity.SPEC_ACCEPTED_TOKENS, Quantity.SPEC_DRAFTS),
         external_hit_ratio=_ratio(base, latest, Quantity.EXTERNAL_CACHE_HITS, Quantity.EXTERNAL_CACHE_QUERIES),
+        expert_balance=_ratio(base, latest, Quantity.EXPERT_BALANCE, Quantity.EXPERT_PASSES),
     )
 
 

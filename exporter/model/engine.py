@@ -35,6 +35,8 @@ class Quantity(str, Enum):
     EXTERNAL_CACHE_HITS = "external_cache_hits"
     HOST_CACHE_USED = "host_cache_used"  # tokens of the KV cache's tier in host memory
     HOST_CACHE_CAPACITY = "host_cache_capacity"
+    EXPERT_BALANCE = "expert_balance"  # balancedness added up over passes; 1 is even, 1 ÷ GPUs all on one
+    EXPERT_PASSES = "expert_passes"
     LIFETIME_HIT_RATIO = "lifetime_hit_ratio"  # old engines: an average since start, no counters
 
 
@@ -51,6 +53,8 @@ COUNTERS = frozenset(
         Quantity.SPEC_ACCEPTED_TOKENS,
         Quantity.EXTERNAL_CACHE_QUERIES,
         Quantity.EXTERNAL_CACHE_HITS,
+        Quantity.EXPERT_BALANCE,
+        Quantity.EXPERT_PASSES,
     }
 )
 
@@ -165,6 +169,7 @@ class WindowFigures(Struct, frozen=True, kw_only=True):
     spec_acceptance_ratio: float | None = None  # accepted over drafted tokens
     spec_accepted_length: float | None = None  # tokens accepted of a draft
     external_hit_ratio: float | None = None  # of a KV cache outside of the engine
+    expert_balance: float | None = None  # mean over maximum of the tokens that GPUs' experts were given
 
 
 class KvTokens(Struct, frozen=True, kw_only=True):

@@ -10,9 +10,12 @@ engine's own page and, for timing, ours), waits, and then compares at twenty ins
     llm_generation_token_rate      rate(generation tokens)
     llm_request_rate               rate(finished requests)
 
+for the names that the engine's table has for this version.
+
 The two read the engine at different moments of a second, so the windows differ by up to one second at either end:
 differences of that size are expected, larger ones are a fault.  A window is compared only where it is full: before
-that, rate() divides by the whole window and Shardwatch by the time it has really seen.  Put load on the engine meanwhile.
+that, rate() divides by the whole window and Shardwatch by the time it has really seen.  Put load on the engine
+meanwhile.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -27,20 +31,16 @@ import tempfile
 import time
 import urllib.parse
 import urllib.request
+from typing import NamedTuple
 
+from exporter.engines.detect import recognise
+from exporter.engines.engine import Family
+from exporter.model import LATENCIES, Detail, Quantity, Stage
 from tests.bench.load import free_port
 
 WINDOWS = ("1m", "5m")
 QUANTILES = ("0.5", "0.95", "0.99", "0.999")
-STAGES = {
-    "time_to_first_token": "vllm:time_to_first_token_seconds",
-    "inter_token": "vllm:inter_token_latency_seconds",
-    "request": "vllm:e2e_request_latency_seconds",
-    "queue": "vllm:request_queue_time_seconds",
-    "prefill": "vllm:request_prefill_time_seconds",
-    "decode": "vllm:request_decode_time_seconds",
-    "time_per_output_token": "vllm:request_time_per_output_token_seconds",
-}
+OBSERVATIONS = (20, 100, 1000)  # how many a quantile rests on: its differences are printed by these limits
 
 
 def query(port: int, expression: str, at: float) -> float | None:
@@ -53,54 +53,88 @@ def query(port: int, expression: str, at: float) -> float | None:
     return float(result[0]["value"][1])
 
 
-def pairs() -> list[tuple[str, str, str, str]]:
-    """Return window, name, our expression and Prometheus' own, for everything that is compared."""
-    pairs_found = []
+def families(page: str) -> dict[Quantity | Stage | Family | Detail, str]:
+    """Return the name that each field of the engine's table has on its page; counters only where all series count."""
+    names = {re.split(r"[{ ]", line, maxsplit=1)[0] for line in page.splitlines()}
+    engine = recognise(page.encode())
+    if engine is None:
+        raise SystemExit("the page is of no engine that is known")
+    found: dict[Quantity | Stage | Family | Detail, str] = {}
+    for row in engine.fields:
+        end = "_bucket" if isinstance(row.target, Stage) else ""
+        name = next((name for name in row.names if name + end in names), None)
+        if name is not None and (row.where is None or (end and row.where({}))):
+            found.setdefault(row.target, name)
+    return found
+
+
+class Pair(NamedTuple):
+    """One figure: the window, its name, our expression, Prometheus' own, and how many observations it rests on."""
+
+    window: str
+    name: str
+    ours: str
+    theirs: str
+    observations: str = ""
+
+
+def pairs(named: dict[Quantity | Stage | Family | Detail, str]) -> list[Pair]:
+    """Return everything that is compared."""
+    found = []
     for window in WINDOWS:
-        for stage, family in STAGES.items():
-            for q in QUANTILES:
-                pairs_found.append(
-                    (
-                        window,
-                        f"{stage} p{float(q) * 100:g} {window}",
-                        f'llm_latency_quantile_seconds{{stage="{stage}",quantile="{q}",window="{window}"}}',
-                        f'histogram_quantile({q}, sum by (le) (increase({family}_bucket{{job="engine"}}[{window}])))',
-                    )
-                )
-        hits, queries = (
-            f"sum(increase(vllm:prefix_cache_{which}_total{{job='engine'}}[{window}]))"
-            for which in ("hits", "queries")
-        )
-        pairs_found.append(
-            (window, f"hit ratio {window}", f'llm_kv_cache_hit_ratio{{window="{window}"}}', f"{hits} / {queries}")
-        )
-        tokens = f"sum(rate(vllm:generation_tokens_total{{job='engine'}}[{window}]))"
-        pairs_found.append(
-            (window, f"token rate {window}", f'llm_generation_token_rate{{window="{window}"}}', tokens)
-        )
-        requests = f"sum(rate(vllm:request_success_total{{job='engine'}}[{window}]))"
-        pairs_found.append((window, f"request rate {window}", f'llm_request_rate{{window="{window}"}}', requests))
-    return pairs_found
+
+        def sum_of(function: str, target: Quantity | Family, window: str = window) -> str:
+            return f"sum({function}({named[target]}{{job='engine'}}[{window}]))" if target in named else ""
+
+        for stage, family in named.items():
+            if isinstance(stage, Stage) and stage in LATENCIES:
+                count = f'llm_latency_observations{{stage="{stage.value}",window="{window}"}}'
+                buckets = f'sum by (le) (increase({family}_bucket{{job="engine"}}[{window}]))'
+                for q in QUANTILES:
+                    ours = f'llm_latency_quantile_seconds{{stage="{stage.value}",quantile="{q}",window="{window}"}}'
+                    theirs = f"histogram_quantile({q}, {buckets})"
+                    found.append(Pair(window, f"{stage.value} p{float(q) * 100:g} {window}", ours, theirs, count))
+        hits = sum_of("increase", Quantity.PREFIX_CACHE_HITS)
+        ratio = f"{hits} / {sum_of('increase', Quantity.PREFIX_CACHE_QUERIES)}" if hits else ""
+        found += [
+            Pair(window, f"{name} {window}", f'{metric}{{window="{window}"}}', theirs)
+            for name, metric, theirs in (
+                ("hit ratio", "llm_kv_cache_hit_ratio", ratio),
+                ("token rate", "llm_generation_token_rate", sum_of("rate", Quantity.GENERATION_TOKENS)),
+                ("request rate", "llm_request_rate", sum_of("rate", Family.FINISHED)),
+            )
+            if theirs
+        ]
+    return found
 
 
-def compare(port: int, begun: float, now: float) -> None:
-    """Print the differences at twenty instants after each window was full."""
+def compare(port: int, begun: float, now: float, named: dict[Quantity | Stage | Family | Detail, str]) -> None:
+    """Print the differences at twenty instants after each window was full, and of quantiles by observations."""
     print(f"{'figure':36} {'n':>4} {'median difference':>18} {'largest':>9}   (relative; newest: ours, theirs)")
-    for window, name, ours, theirs in pairs():
+    by_observations: dict[int | None, list[float]] = {}
+    for pair in pairs(named):
         differences, last = [], ("", "")
-        span = now - begun - 60.0 * int(window[:-1])
+        span = now - begun - 60.0 * int(pair.window[:-1])
         for step in range(20 if span > 0 else 0):
             at = now - span + span * step / 19
-            a, b = query(port, ours, at), query(port, theirs, at)
+            a, b = query(port, pair.ours, at), query(port, pair.theirs, at)
             if a is not None and b:
                 differences.append(abs(a - b) / abs(b))
                 last = (f"{a:.5g}", f"{b:.5g}")
+                count = query(port, pair.observations, at) if pair.observations else None
+                if count is not None:
+                    limit = next((limit for limit in OBSERVATIONS if count < limit), None)
+                    by_observations.setdefault(limit, []).append(differences[-1])
         if differences:
             differences.sort()
             middle, max_difference = differences[len(differences) // 2], differences[-1]
-            print(f"{name:36} {len(differences):4} {middle:18.4%} {max_difference:9.3%}   {last[0]} {last[1]}")
-        else:
-            print(f"{name:36}    0")
+            print(f"{pair.name:36} {len(differences):4} {middle:18.4%} {max_difference:9.3%}   {last[0]} {last[1]}")
+    for limit in (*OBSERVATIONS, None):
+        found = sorted(by_observations.get(limit, []))
+        if found:
+            words = f"quantiles, {'more' if limit is None else f'below {limit}'} observations"
+            tail = found[int(len(found) * 0.95)]
+            print(f"{words:36} {len(found):4} {found[len(found) // 2]:18.4%} {found[-1]:9.3%}   p95 {tail:.3%}")
 
 
 def main() -> None:
@@ -112,6 +146,8 @@ def main() -> None:
     if prometheus is None:
         raise SystemExit("prometheus is not on PATH (Debian package: prometheus)")
     ours, theirs = free_port(), free_port()
+    with urllib.request.urlopen(arguments.engine, timeout=30) as answer:
+        named = families(answer.read().decode())
     target = urllib.parse.urlsplit(arguments.engine)
     with tempfile.TemporaryDirectory() as folder:
         home = pathlib.Path(folder)
@@ -133,7 +169,7 @@ def main() -> None:
         try:
             begun = time.time() + 5
             time.sleep(60 * arguments.minutes)
-            compare(theirs, begun, time.time() - 2)
+            compare(theirs, begun, time.time() - 2, named)
         finally:
             for process in processes:
                 process.terminate()

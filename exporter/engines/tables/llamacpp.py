@@ -7,13 +7,13 @@ when a request ends.  The page is made by the loop that decodes: a wedged server
 from __future__ import annotations
 
 from exporter.engines.engine import ONLY_AS_SUM, Engine, EngineField, ServerInfo
-from exporter.model import Quantity
+from exporter.model import Detail, Quantity
 from exporter.model.server import EndpointDefaults, ServerProcess
 
 LLAMACPP = Engine(
     kind="llamacpp",
     title="llama.cpp",
-    versions="with and without KV-cache gauges",
+    versions="with and without KV-cache gauges, to 0.5",
     servers=(
         ServerProcess(
             programs=("llama-server",),
@@ -42,8 +42,25 @@ LLAMACPP = Engine(
         EngineField(Quantity.REQUESTS_WAITING, ("llamacpp:requests_deferred",)),
         # Gone from newer versions.
         EngineField(Quantity.KV_CACHE_USAGE, ("llamacpp:kv_cache_usage_ratio",), ratio=True),
-        # Those that were computed: what came from the cache of a slot is not among them.
-        EngineField(Quantity.PROMPT_TOKENS, ("llamacpp:prompt_tokens_total",)),
+        # Upstream counts those that were computed; newer versions tell those that came from a slot's cache beside.
+        EngineField(
+            Quantity.PROMPT_TOKENS,
+            ("llamacpp:prompt_tokens_total",),
+            plus={"llamacpp:prompt_tokens_total": "llamacpp:prompt_tokens_cached_total"},
+        ),
+        EngineField(
+            Quantity.PREFIX_CACHE_QUERIES,
+            ("llamacpp:prompt_tokens_cached_total",),
+            plus={"llamacpp:prompt_tokens_cached_total": "llamacpp:prompt_tokens_total"},
+        ),
+        EngineField(Quantity.PREFIX_CACHE_HITS, ("llamacpp:prompt_tokens_cached_total",)),
         EngineField(Quantity.GENERATION_TOKENS, ("llamacpp:tokens_predicted_total",)),
+        # n_decode_total leaves out the calls that verify drafts: these move instead.
+        EngineField(Quantity.SPEC_DRAFTS, ("llamacpp:spec_decode_num_drafts_total",)),
+        EngineField(Quantity.SPEC_DRAFT_TOKENS, ("llamacpp:spec_decode_num_draft_tokens_total",)),
+        EngineField(Quantity.SPEC_ACCEPTED_TOKENS, ("llamacpp:spec_decode_num_accepted_tokens_total",)),
+        EngineField(
+            Detail.SPEC_POSITIONS, ("llamacpp:spec_decode_num_accepted_tokens_per_pos_total",), labels=("position",)
+        ),
     ),
 )

@@ -154,6 +154,9 @@ SGLANG = Engine(
         EngineField(
             Quantity.SPEC_ACCEPTED_LENGTH_NOW, ("sglang:spec_accept_length",), where=_total, reduce=Reduce.MEAN
         ),
+        # With --expert-balancedness-report-mode prometheus; before, with SGLANG_ENABLE_EPLB_BALANCEDNESS_METRIC.
+        EngineField(Quantity.EXPERT_BALANCE, ("sglang:eplb_balancedness_sum",), where=_total),
+        EngineField(Quantity.EXPERT_PASSES, ("sglang:eplb_balancedness_count",), where=_total),
         EngineField(Quantity.HOST_CACHE_USED, ("sglang:hicache_host_used_tokens",), where=_total),
         EngineField(Quantity.HOST_CACHE_CAPACITY, ("sglang:hicache_host_total_tokens",), where=_total),
         _queue("prefill_bootstrap", "num_prefill_bootstrap_queue_reqs", "num_prefill_prealloc_queue_reqs"),

@@ -104,3 +104,23 @@ def test_acceptance_and_length_are_of_the_window_and_absent_without_drafts():
     assert figures.spec_acceptance_ratio == pytest.approx(15 / 30)
     assert figures.spec_accepted_length == pytest.approx(15 / 10)
     assert figures.external_hit_ratio is None
+
+
+def test_the_balance_of_experts_is_that_of_the_passes_in_the_window():
+    clock = Clock()
+    pages = [page("sglang-depth-handmade-t1"), page("sglang-depth-handmade-t2")]
+    state = polled(make_poller(pages, clock, interval=30.0), clock, 2, step=30.0)
+    # 60 added in 90 passes: (120 + 75 - 90 - 45) / (150 + 90 - 100 - 50)
+    assert state.windows["1m"].expert_balance == pytest.approx(60 / 90)
+
+
+def test_llama_cpp_tells_what_came_from_a_slots_cache_and_what_it_drafted():
+    numbers = interpret(page("llamacpp-0.5.0-real-cpu-after")).ranks[""]
+    assert numbers[Quantity.PROMPT_TOKENS] == numbers[Quantity.PREFIX_CACHE_QUERIES] == 4914 + 45240
+    assert numbers[Quantity.PREFIX_CACHE_HITS] == 45240
+    old = interpret(page("llamacpp-documented")).ranks[""]
+    assert Quantity.PREFIX_CACHE_QUERIES not in old, "older versions tell nothing of the cache"
+    drafting = interpret(page("llamacpp-0.5.0-ngram-real-cpu-load"))
+    drafts, accepted = (drafting.ranks[""][name] for name in (Quantity.SPEC_DRAFTS, Quantity.SPEC_ACCEPTED_TOKENS))
+    assert 0 < drafts < accepted
+    assert sum(drafting.details[Detail.SPEC_POSITIONS][""].values()) == accepted
