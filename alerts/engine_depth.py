@@ -1,4 +1,4 @@
-"""Alerts about speculation, the KV cache's tier in host memory, transfers of KV caches, and LoRA adapters.
+"""Alerts about speculation, the KV cache's tier in host memory, transfers of KV caches, LoRA adapters, and starts.
 
 They read the full set of series and are silent where it is not exposed, or where an engine does not use the feature.
 """
@@ -6,7 +6,13 @@ They read the full set of series and are silent where it is not exposed, or wher
 from __future__ import annotations
 
 from alerts import lookups
-from alerts.panel_ids import REPLICA_LORA, REPLICA_OFFLOAD, REPLICA_SPECULATION, REPLICA_TRANSFERS
+from alerts.panel_ids import (
+    REPLICA_LORA,
+    REPLICA_OFFLOAD,
+    REPLICA_SPECULATION,
+    REPLICA_STARTUP,
+    REPLICA_TRANSFERS,
+)
 from alerts.recordings import REPLICA, WAITING, mean_latency, token_rate, without_rank
 from alerts.rule import Alert, Component
 from alerts.tuning import Tuning
@@ -19,7 +25,13 @@ from exporter.promql import Expr, aggregate, and_on, increase, over_time, rate, 
 
 def alerts(tuning: Tuning) -> tuple[Alert, ...]:
     """Return the alerts about features of engines that the full set of series shows."""
-    return (_acceptance_dropped(tuning), _host_cache(tuning), _transfers(tuning), _adapters(tuning))
+    return (
+        _acceptance_dropped(tuning),
+        _host_cache(tuning),
+        _transfers(tuning),
+        _adapters(tuning),
+        _slow_start(tuning),
+    )
 
 
 def _acceptance(earlier: str = "") -> Expr:
@@ -191,5 +203,40 @@ def _adapters(tuning: Tuning) -> Alert:
             "Raise the number of adapters per batch (--max-loras, --max-loras-per-batch), or give the adapters in use "
             "replicas of their own.",
             "提高每批适配器数（--max-loras、--max-loras-per-batch），或为常用适配器单设副本。",
+        ),
+    )
+
+
+def _slow_start(tuning: Tuning) -> Alert:
+    limits = tuning.thresholds
+
+    def startup(earlier: str = "") -> Expr:
+        every = select(m.LLM_STARTUP_DURATION_SECONDS)
+        return aggregate("max", every.offset(earlier) if earlier else every, without=("rank", "phase"))
+
+    # The engine reports its newest start for as long as it runs: after an hour it is nobody's surprise.
+    known = (startup() / startup("1h")).equals(1)
+    return Alert(
+        name="ModelLoadSlow",
+        severity=Severity.WARNING,
+        component=Component.ENGINE,
+        expr=unless(startup() > limits.startup.warning, known, on=REPLICA),
+        for_=limits.startup.for_,
+        panel=REPLICA_STARTUP,
+        full_series="No alert: EngineDown tells while the replica does not answer.",
+        summary=Text(
+            "{{ $labels.replica }} on {{ $labels.instance }} took long to start",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }} 启动耗时过长",
+        ),
+        description=Text(
+            "Its newest start took {{ $value | humanizeDuration }} "
+            f"(threshold {limits.startup.warning:g} s). Every restart and every new replica costs as long.",
+            f"最近一次启动耗时 {{{{ $value | humanizeDuration }}}}（阈值 {limits.startup.warning:g} 秒）。每次重启或扩容"
+            "都要等待同样长的时间。",
+        ),
+        action=Text(
+            "Look at the phases: with load_weight, put the weights on local disks or warm the page cache; with the "
+            "rest, keep the caches of compilation and CUDA graphs.",
+            "查看各阶段：若为 load_weight，将权重放到本地磁盘或预热页缓存；若为其他阶段，保留编译与 CUDA Graph 的缓存。",
         ),
     )

@@ -59,6 +59,7 @@ REPLICA_SPECULATION = PanelId(DashboardUid.REPLICA, 312, "accepted share of spec
 REPLICA_OFFLOAD = PanelId(DashboardUid.REPLICA, 313, "KV cache moved to and from host memory")
 REPLICA_TRANSFERS = PanelId(DashboardUid.REPLICA, 314, "failed transfers of KV caches")
 REPLICA_LORA = PanelId(DashboardUid.REPLICA, 315, "LoRA slots")
+REPLICA_STARTUP = PanelId(DashboardUid.REPLICA, 316, "duration of the engine's start by phase")
 IMBALANCE_GPUS = PanelId(DashboardUid.IMBALANCE, 401, "utilisation inside the groups")
 IMBALANCE_RANKS = PanelId(DashboardUid.IMBALANCE, 402, "load by rank")
 IMBALANCE_REPLICAS = PanelId(DashboardUid.IMBALANCE, 403, "load by replica")

@@ -408,6 +408,13 @@ class Thresholds:
         reason="Full slots alone are normal, since unused adapters stay loaded; with requests waiting and first "
         "tokens late although the KV cache has room, requests wait for a slot.",
     )
+    startup: Threshold = Threshold(
+        metric=m.LLM_STARTUP_DURATION_SECONDS,
+        unit=Unit.SECONDS,
+        warning=shared.LOADING_SECONDS,
+        for_="1m",
+        reason="The time that EngineDown allows a replica for loading its model.",
+    )
     saturated_share: Threshold = Threshold(
         metric=m.LLM_LATENCY_ABOVE_TOP_BUCKET_RATIO,
         unit=Unit.RATIO,

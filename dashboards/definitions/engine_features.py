@@ -191,6 +191,18 @@ FEATURES: tuple[Panel, ...] = (
         requires=FEATURE, max_value=1,
     ),
     time_series(
+        Text("Duration of the engine's start", "引擎启动耗时"),
+        Text(
+            "Of the newest start, by phase: load_weight is the reading of the model, the e2e phases hold the others.",
+            "最近一次启动的各阶段：load_weight 为读取模型，e2e 阶段包含其他阶段。",
+        ),
+        series(
+            lambda: max_by(selected(m.LLM_STARTUP_DURATION_SECONDS), "instance", "replica", "phase"),
+            f"{REPLICA_NAME} {{{{phase}}}}",
+        ),
+        requires=FEATURE, panel_id=ids.REPLICA_STARTUP,
+    ),
+    time_series(
         Text("LoRA slots", "LoRA 槽位"),
         Text(
             "Slots for adapters in GPU memory, used and in total. Full slots are normal, since unused adapters stay loaded; with "

@@ -226,6 +226,7 @@ NO_FINDING: Mapping[str, str] = {
     "EndpointPickerBlind": "what an endpoint picker does wrong by it, errors or an uneven pool, has findings",
     "DisaggregationUnused": _MONEY,
     "LoraSlotsExhausted": _FULL_SET,
+    "ModelLoadSlow": "says of a start that is over how long it took",
     "Watchdog": _OF_MONITORING,
     "RulesFail": _OF_MONITORING,
     "RulesSlow": _OF_MONITORING,

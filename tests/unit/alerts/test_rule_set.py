@@ -100,7 +100,13 @@ def test_alerts_that_users_need_by_default_read_the_common_set_of_series():
         for alert in ALERTS
         if alert.expr.sources & full and alert.labels.get("objective") != "duration"  # as DurationSloBurn
     }
-    features = {"SpeculationAcceptanceDropped", "HostKvCacheThrashing", "KvTransfersFail", "LoraSlotsExhausted"}
+    features = {
+        "SpeculationAcceptanceDropped",
+        "HostKvCacheThrashing",
+        "KvTransfersFail",
+        "LoraSlotsExhausted",
+        "ModelLoadSlow",
+    }
     assert lacking <= {"GpuNvlinkErrors", "GpuPcieReplays"} | features
     assert all(alert.full_series for alert in ALERTS if alert.name in lacking | {"DurationSloBurn"})
 

@@ -45,7 +45,6 @@ ON_NO_DASHBOARD = {
     "llm_cached_tokens_by_source_total": "of engines with tiers of the KV cache, and in the full set alone",
     "llm_kv_offload_duration_seconds_total": "of engines with tiers of the KV cache, and in the full set alone",
     "llm_requests_waiting_by_reason": "of use beside the engine's documentation; the full set alone has it",
-    "llm_startup_duration_seconds": "of engines that measure their start; the full set alone has it",
     "llm_engine_sleep_state": "of use beside the engine's documentation; the full set alone has it",
     "llm_cost_per_million_prompt_tokens": "the same price over the input; boards show it over the answers",
     "llm_cost_per_million_processed_tokens": "the same price over both; boards show it over the answers",
