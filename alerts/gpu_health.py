@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alerts import gpu_links, gpu_memory_errors, lookups, words
+from alerts import gpu_links, gpu_memory_errors, lookups, nics, words
 from alerts.panel_ids import GPU_RECOVERY, GPU_VERDICTS, GPU_XIDS
 from alerts.recordings import NODE, RECENT_SECONDS, RELEASED, REPLICA_INFO, with_replica
 from alerts.rule import Alert, Component, Group
@@ -16,7 +16,14 @@ from exporter.promql import Expr, aggregate, no_regex, regex, select, since, unl
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
     """Return the group about GPU health."""
-    rules = (_lost(), _recovery(), *_xids(), *gpu_memory_errors.alerts(tuning), *gpu_links.alerts(tuning))
+    rules = (
+        _lost(),
+        _recovery(),
+        *_xids(),
+        *gpu_memory_errors.alerts(tuning),
+        *gpu_links.alerts(tuning),
+        *nics.alerts(tuning),
+    )
     return (Group(name="shardwatch-gpu-health", rules=rules),)
 
 

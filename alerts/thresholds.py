@@ -141,6 +141,18 @@ class Thresholds:
         for_="2m",
         reason="A few replays per hour are normal; one per minute is a faulty riser, slot or cable.",
     )
+    nic_link_downs: Threshold = Threshold(
+        metric=m.NIC_PORT_LINK_DOWNS_TOTAL,
+        warning=shared.NIC_LINK_DOWNS,
+        for_="1m",
+        reason="In 5 min: a link that goes down once may be maintenance, one that does it twice flaps.",
+    )
+    nic_errors: Threshold = Threshold(
+        metric=m.NIC_PORT_ERRORS_TOTAL,
+        warning=shared.NIC_ERRORS,
+        for_="2m",
+        reason="Of one type in 5 min: good links correct theirs unseen, and lossy Ethernet repeats a few packets.",
+    )
     corrected_ecc: Threshold = Threshold(
         metric=m.GPU_ECC_ERRORS_TOTAL,
         warning=100,

@@ -50,6 +50,7 @@ class Requires(Enum):
     SXID = "sxid"
     READ = "read"
     OWNER = "owner"
+    NIC = "nic"
 
 
 NO_VALUE: dict[Requires, Text] = {
@@ -73,6 +74,7 @@ NO_VALUE: dict[Requires, Text] = {
     Requires.GROUPS: Text("one GPU each", "各仅一张卡"),
     Requires.STRAGGLER: Text("no straggler", "无慢卡"),
     Requires.ABSENT: Text("none missing", "无缺失"),
+    Requires.NIC: Text("no RDMA adapter", "无 RDMA 网卡"),
     Requires.MIG: Text("MIG not enabled", "未启用 MIG"),
     Requires.IMAGE: Text("image unknown", "镜像未知"),
     Requires.TLS: Text("engines over plain HTTP", "引擎使用明文 HTTP"),

@@ -18,6 +18,7 @@ GPU = (*NODE, "uuid")
 REPLICA = (*NODE, "replica")
 MODEL = ("job", "model")
 POOL = ("job", "gateway", "pool")
+PORT = (*NODE, "device", "port")
 _WORSE = {
     Severity.CRITICAL: (Severity.WARNING, Severity.INFO),
     Severity.WARNING: (Severity.INFO,),
@@ -129,6 +130,7 @@ def _causes(alerts: tuple[Alert, ...]) -> Iterator[Inhibition]:
     )
     links = ("GpuFabricProblem", "GpuNvlinkDown", "GpuNvlinkErrors")
     yield _rule("a failed switch takes the links of all GPUs down", ("GpuNvswitchFatal",), links, NODE)
+    yield _rule("a port that is down", ("NicPortDown",), ("NicBelowRate", "NicErrorsRise", "NicLinkFlaps"), PORT)
     yield _rule("a failed row remap explains a pending one", ("GpuRowRemapFailed",), ("GpuRowRemapPending",), GPU)
     uneven = ("GroupUtilizationUneven",)
     explained = ("ReplicaUsesPcie", "RanksUneven", "GpuStraggler")

@@ -29,6 +29,16 @@ VERSIONS: tuple[Panel, ...] = (
         drill_down=(TO_NODE,),
     ),
     table(
+        Text("Versions loaded by GPU processes", "GPU 进程加载的版本"),
+        Text(
+            "Versions of NCCL, PyTorch, CUDA and engines that processes on the GPUs have loaded. Nodes of one service "
+            "should agree: another NCCL can hang or slow a collective between nodes.",
+            "GPU 进程加载的 NCCL、PyTorch、CUDA 与引擎版本。同一服务的节点应一致：NCCL 版本不同，跨节点集合通信可能挂起或变慢。",
+        ),
+        column(lambda: selected(m.GPU_SOFTWARE_INFO), Text("Seen", "已见"), cell=Cell.FACT),
+        rows=("instance", "component", "version"), requires=ENGINE, width=12, height=7, drill_down=(TO_NODE,),
+    ),
+    table(
         Text("Engine versions by replica", "引擎版本（按副本）"),
         Text(
             "Replicas of one model should run one version: different versions differ in speed and in what they "

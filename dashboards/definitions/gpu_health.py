@@ -7,6 +7,7 @@ from alerts.panel_ids import DashboardUid as Uid
 from dashboards.dashboard import Dashboard, Row
 from dashboards.definitions import xids
 from dashboards.definitions.annotations import OF_GPUS
+from dashboards.definitions.nics import NICS
 from dashboards.definitions.status import TO_NODE, UP, YES_IS_BAD, status
 from dashboards.no_data_text import Requires
 from dashboards.panels import (
@@ -319,6 +320,7 @@ GPU_HEALTH = Dashboard(
         Row(title=Text("Status", "结论"), panels=_STATUS[:4]),
         Row(title=Text("XIDs and memory", "XID 与显存"), panels=(*_XIDS, *_MEMORY[:1], *_STATUS[4:])),
         Row(title=Text("Row remapping, links", "行重映射与链路"), panels=_MEMORY[1:], collapsed=True),
+        NICS,
         Row(title=Text("Serial numbers, slots, VBIOS", "序列号、插槽与 VBIOS"), panels=_FACTS, collapsed=True),
         Row(title=Text("More (series: full)", "更多（series: full）"), panels=_FULL, collapsed=True),
     ),

@@ -28,6 +28,7 @@ LABELS: dict[str, Text] = {
     "store": Text("Store", "存储"),
     "pool": Text("Pool", "后端池"),
     "backend": Text("Backend", "后端"),
+    "component": Text("Component", "组件"),
     "version": Text("Version", "版本"),
     "driver_version": Text("Driver", "驱动"),
     "cuda_version": Text("CUDA", "CUDA"),
@@ -62,6 +63,15 @@ LABELS: dict[str, Text] = {
     "image": Text("Image", "镜像"),
     "digest": Text("Digest", "摘要"),
     "state": Text("State", "状态"),
+    "physical_state": Text("Physical state", "物理状态"),
+    "device": Text("Device", "设备"),
+    "port": Text("Port", "端口"),
+    "link_layer": Text("Link layer", "链路层"),
+    "interface": Text("Interface", "网络接口"),
+    "adapter": Text("Adapter", "适配器"),
+    "firmware": Text("Firmware", "固件"),
+    "pkey": Text("PKey", "PKey"),
+    "event": Text("Event", "事件"),
 }
 
 

@@ -16,8 +16,10 @@ from exporter.catalog.groups import IMBALANCE
 from exporter.catalog.images import IMAGES
 from exporter.catalog.links import LINKS
 from exporter.catalog.mig import MIG
+from exporter.catalog.nics import NICS
 from exporter.catalog.own_health import OWN_HEALTH
 from exporter.catalog.owners import OWNERS
+from exporter.catalog.software import SOFTWARE
 from exporter.catalog.spec import Metric
 from exporter.catalog.stores import STORE_METRICS
 from exporter.catalog.straggler import STRAGGLER
@@ -30,7 +32,8 @@ from exporter.catalog.xids import XIDS
 from exporter.errors import CatalogError
 
 CATALOG: tuple[Metric, ...] = (
-    *GPUS, *MIG, *OWNERS, *WORK, *LINKS, *TOPOLOGY, *HEALTH, *XIDS, *SXIDS, *IMBALANCE, *STRAGGLER,
+    *GPUS, *MIG, *OWNERS, *WORK, *LINKS, *TOPOLOGY, *HEALTH, *XIDS, *SXIDS, *NICS, *SOFTWARE,
+    *IMBALANCE, *STRAGGLER,
     *ENGINE_METRICS, *ENGINE_FIGURES, *IMAGES, *ENGINE_SPECIFICS, *ENGINE_DEPTH, *CAPACITY, *VARIANCE, *ECONOMICS,
     *GATEWAY_METRICS, *STORE_METRICS, *VERDICTS, *OWN_HEALTH
 )  # fmt: skip

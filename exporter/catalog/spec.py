@@ -92,6 +92,8 @@ GATEWAY = MetricSubject("gateway", ("gateway", "kind"), "Gateways")
 POOL = MetricSubject("gateway", ("gateway", "kind", "pool"), "Pools of gateways")
 BACKEND = MetricSubject("gateway", ("gateway", "kind", "pool", "backend"), "Backends of gateways")
 STORE = MetricSubject("kv_store", ("store", "kind"), "KV-cache stores")
+NIC = MetricSubject("nic", ("device", "port"), "Ports of network adapters")
+NODE_NIC = MetricSubject("nic", (), "Network adapters")
 SOURCE = MetricSubject("shardwatch", ("source",), "Sources of the daemon")
 DAEMON = MetricSubject("shardwatch", (), "The daemon itself")
 

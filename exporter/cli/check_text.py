@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from exporter.cli.check_nodes import Answer
+from exporter.cli.check_versions import differences
 from exporter.cli.exit_codes import OK, UNKNOWN
 from exporter.cli.terminal import duration, padded, painter, printable
 from exporter.model import Quantity, Stage
@@ -52,6 +53,10 @@ def report(judged: Sequence[tuple[Answer, int]], language: Language, *, colour: 
         word = padded(_WORDS[code].in_(language), of_word)
         widths = [of_url, *columns[1:]] if len(cells) > 2 else [of_url, 0]
         yield f"{paint(_COLOURS[code], word)}  {'  '.join(map(padded, cells, widths))}".rstrip()
+    if lines := list(differences([answer for answer, _, _ in rows], language)):
+        yield ""
+        yield Text("versions differ:", "版本不一致：").in_(language)
+        yield from (f"  {line}" for line in lines)
     for answer, _, cells in rows:
         details = list(_details(answer, language, paint, unix_now))
         if details and len(rows) > 1:

@@ -36,7 +36,7 @@ _shtab_shardwatch_alerts___receivers_COMPGEN=_shtab_compgen_files
 _shtab_shardwatch_dashboards___output_COMPGEN=_shtab_compgen_dirs
 _shtab_shardwatch_dashboards___thresholds_COMPGEN=_shtab_compgen_files
 
-_shtab_shardwatch_demo___scenario_choices=(healthy mixed idle pcie oom hang skew drift heat powercap brake tenant narrow engines mig)
+_shtab_shardwatch_demo___scenario_choices=(healthy mixed idle pcie oom hang skew drift heat powercap brake tenant narrow engines nic mig)
 _shtab_shardwatch_check___language_choices=(en zh)
 _shtab_shardwatch_check___lang_choices=(en zh)
 _shtab_shardwatch_check___fail_on_choices=(warning critical verdict)

@@ -64,7 +64,7 @@ complete -c shardwatch -n '_shtab_shardwatch_using run' -l config -xka "(__fish_
 complete -c shardwatch -n '_shtab_shardwatch_using run' -l listen -x -d 'address to serve on (default 0.0.0.0:9853, or what FILE says)'
 complete -c shardwatch -n '_shtab_shardwatch_using; and test $_shtab_shardwatch_npos -eq 0' -a demo -d 'run the daemon on a simulated node with eight GPUs and real HTTP engines'
 complete -c shardwatch -n '_shtab_shardwatch_using demo' -s h -l help -d 'show this help message and exit'
-complete -c shardwatch -n '_shtab_shardwatch_using demo' -l scenario -xka "healthy mixed idle pcie oom hang skew drift heat powercap brake tenant narrow engines mig" -d 'what happens on the node (default healthy)'
+complete -c shardwatch -n '_shtab_shardwatch_using demo' -l scenario -xka "healthy mixed idle pcie oom hang skew drift heat powercap brake tenant narrow engines nic mig" -d 'what happens on the node (default healthy)'
 complete -c shardwatch -n '_shtab_shardwatch_using demo' -l listen -x -d 'address to serve on (default 127.0.0.1:9853)'
 complete -c shardwatch -n '_shtab_shardwatch_using demo' -l seed -x -d 'seed of the simulation (default 0)'
 complete -c shardwatch -n '_shtab_shardwatch_using demo' -l fault-at -x -d 'when the fault begins, after the start (default: as the scenario says)'

@@ -105,7 +105,7 @@ _shtab_shardwatch_dashboards_defaults_added=0
 
 _shtab_shardwatch_demo_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-  "--scenario[what happens on the node (default healthy)]:NAME:(healthy mixed idle pcie oom hang skew drift heat powercap brake tenant narrow engines mig)"
+  "--scenario[what happens on the node (default healthy)]:NAME:(healthy mixed idle pcie oom hang skew drift heat powercap brake tenant narrow engines nic mig)"
   "--listen[address to serve on (default 127.0.0.1\:9853)]:HOST:PORT:"
   "--seed[seed of the simulation (default 0)]:NUMBER:"
   "--fault-at[when the fault begins, after the start (default\: as the scenario says)]:SECONDS:"

@@ -63,7 +63,8 @@ def serve_simulated(node: SimulatedNode, settings: Settings, lines: tuple[str, .
         )
         gateway = GatewaySettings(name="edge", url=node.gateway_url or "", interval=1.0, timeout=0.8)
         discovery = replace(settings.discovery, processes=False)
-        settings = replace(settings, engines=engines, gateways=(gateway,), discovery=discovery)
+        nics = settings.nics if node.sysfs is None else replace(settings.nics, sysfs=node.sysfs)
+        settings = replace(settings, engines=engines, gateways=(gateway,), discovery=discovery, nics=nics)
         app = App(settings, driver=Driver(module=NVML_MODULE, options=node.driver_options))
         return serve(app, on_listening=lambda host, port: print_urls(host, port, lines))
     finally:

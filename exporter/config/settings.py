@@ -45,6 +45,7 @@ __all__ = [
     "KernelLogSettings",
     "KubernetesSettings",
     "LogSettings",
+    "NicSettings",
     "OwnerSettings",
     "Settings",
     "StoreSettings",
@@ -93,6 +94,23 @@ class KernelLogSettings(Record):
         default=None,
         default_text="/dev/kmsg, else /var/log/kern.log",
         example="/dev/kmsg",
+    )
+
+
+class NicSettings(Record):
+    """Where network adapters that carry RDMA are looked for; ``sysfs`` is where the kernel's sysfs is mounted."""
+
+    enabled: bool = key(
+        fields.boolean(),
+        "Read the ports of InfiniBand and RoCE adapters. A node without any is looked at once a minute.",
+        default=True,
+        aliases=("enable",),
+    )
+    sysfs: str = key(
+        fields.path("a folder"),
+        "Where sysfs is mounted; in a container that shows its own, the path of the host's.",
+        default="/sys",
+        aliases=("path", "root"),
     )
 
 
@@ -234,6 +252,12 @@ class Settings(Record):
         "KV-cache stores beside the engines.",
         default=(),
         aliases=("kv_stores", "caches", *STORE_KINDS),
+    )
+    nics: NicSettings = key(
+        section(NicSettings),
+        "Network adapters that carry RDMA.",
+        default=NicSettings(),
+        aliases=("adapters", "infiniband", "roce", "rdma", "network"),
     )
     windows: tuple[Window, ...] = key(
         ListOf(

@@ -17,7 +17,7 @@ from exporter.model.finding import Severity, SubjectKind
 
 CRITICAL, WARNING, INFO = Severity.CRITICAL, Severity.WARNING, Severity.INFO
 NODE, GPU, REPLICA = SubjectKind.NODE, SubjectKind.GPU, SubjectKind.REPLICA
-GATEWAY, SOURCE = SubjectKind.GATEWAY, SubjectKind.SOURCE
+GATEWAY, SOURCE, ADAPTER = SubjectKind.GATEWAY, SubjectKind.SOURCE, SubjectKind.ADAPTER
 
 DEFAULT_LINGER = 6.0  # seconds without the condition; a missing poll of an engine is no recovery
 
@@ -81,6 +81,13 @@ CONDITIONS: Mapping[str, Condition] = {
     "GpuOrphanProcesses": Condition(subject=GPU, for_="5m", hold=60.0),
     "GpuDriverUnreadable": Condition(subject=NODE, for_="2m"),
     "GpusReleased": Condition(subject=NODE, severities=(INFO,), for_="1h"),
+    # Network adapters
+    "NicPortDown": Condition(subject=ADAPTER, for_="2m", hold=5.0),
+    "NicLinkFlaps": Condition(
+        subject=ADAPTER, for_="1m", linger=60.0, limits={"nic_link_downs": limit.NIC_LINK_DOWNS}
+    ),
+    "NicBelowRate": Condition(subject=ADAPTER, for_="5m", hold=30.0),
+    "NicErrorsRise": Condition(subject=ADAPTER, for_="2m", linger=60.0, limits={"nic_errors": limit.NIC_ERRORS}),
     # Groups, ranks and replicas
     "ReplicaUsesPcie": Condition(
         subject=REPLICA,

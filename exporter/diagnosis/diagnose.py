@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from exporter.diagnosis import balance, gateways, gpu_health, gpu_load, owners, replica_changes, replicas
+from exporter.diagnosis import balance, gateways, gpu_health, gpu_load, nics, owners, replica_changes, replicas
 from exporter.diagnosis.history import Past
 from exporter.diagnosis.view import View
 from exporter.model import Snapshot
@@ -33,12 +33,17 @@ _GPU_SLOW = (
     "GpuHot",
     "GpuFabricProblem",
 )
+_NIC_BAD = ("NicPortDown", "NicLinkFlaps", "NicErrorsRise", "NicBelowRate")
 _EXPLAINED_BY = {
-    "EngineFrozen": _GPU_DEAD,
-    "EngineDown": _GPU_DEAD,
+    "EngineFrozen": (*_GPU_DEAD, "NicPortDown", "NicLinkFlaps"),
+    "EngineDown": (*_GPU_DEAD, "NicPortDown", "NicLinkFlaps"),
     "HighErrorRatio": ("GpuMemoryFull", "GroupMemoryUneven", *_GPU_DEAD),
     "KvCachePressure": _GPU_SLOW,
-    "ReplicaSlowerThanSiblings": (*(name for name in _GPU_SLOW if name != "GpuStraggler"), "ReplicaUsesPcie"),
+    "ReplicaSlowerThanSiblings": (
+        *(name for name in _GPU_SLOW if name != "GpuStraggler"),
+        "ReplicaUsesPcie",
+        *_NIC_BAD,
+    ),
     "RanksUneven": (),
     "EngineRestarting": ("GpuMemoryFull", "GroupMemoryUneven", *_GPU_DEAD),
     "GpuStraggler": ("GpuThermalThrottling", "GpuPowerBrake", "GpuPcieDowngraded", "GpuNvlinkDown", "GpuHot"),
@@ -78,6 +83,7 @@ def find(snapshot: Snapshot, past: Past = _NO_PAST) -> tuple[Finding, ...]:
         *gpu_load.findings(view, past),
         *owners.findings(view),
         *gpu_health.switch_findings(view),
+        *nics.findings(view, past),
         *gpu_health.node_findings(view),
         *_daemon(snapshot),
     )
@@ -164,7 +170,7 @@ def _daemon(snapshot: Snapshot) -> Iterator[Finding]:
     for status in snapshot.sources:
         kind, _, _ = status.source.partition(":")
         if (
-            kind not in {"discovery", "kernel_log", "nvml_events", "processes"}
+            kind not in {"discovery", "kernel_log", "nics", "nvml_events", "processes"}
             or status.up
             or status.reason == "starting"
         ):

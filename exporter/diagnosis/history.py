@@ -13,6 +13,7 @@ from exporter.diagnosis.counters import SAMPLE_SECONDS, Counter, CounterWindow
 from exporter.diagnosis.view import longest_window, requests
 from exporter.model import EMPTY, Quantity, ReplicaState, Snapshot, Stage
 from exporter.model.median import median
+from exporter.model.nic import NicPort, NicPortKey, NicState
 
 HIT_SAMPLE_SECONDS = 60.0
 PAST_FROM, PAST_TO = 3600.0, 1800.0  # seconds ago: long enough not to follow a slow decline
@@ -50,12 +51,20 @@ class PoolPast(Struct, frozen=True, kw_only=True):
     rate: float  # requests per second
 
 
+class NicPast(Struct, frozen=True, kw_only=True):
+    """What the counters of an adapter's port grew by during the window; None: not known."""
+
+    link_downs: float | None = None
+    errors: Mapping[str, float] = EMPTY  # type → count
+
+
 class Past(Struct, frozen=True, kw_only=True):
     """The past of every subject of a snapshot."""
 
     replicas: Mapping[str, ReplicaPast] = EMPTY  # by name
     throttled: Mapping[tuple[str, str], float] = EMPTY  # (uuid, reason) → ratio of the window's time
     pools: Mapping[tuple[str, str], PoolPast] = EMPTY  # (gateway, pool)
+    nics: Mapping[NicPortKey, NicPast] = EMPTY
 
     def of(self, replica: str) -> ReplicaPast:
         """Return the past of a replica, an empty one where nothing is known."""
@@ -83,6 +92,7 @@ class DiagnosisHistory:
         self._active: dict[Counter, float] = {}  # seconds, where the driver does not measure them
         self._throttled: Mapping[tuple[str, str], float] = EMPTY
         self._pools: Mapping[tuple[str, str], PoolPast] = EMPTY
+        self._nics: Mapping[NicPortKey, NicPast] = EMPTY
 
     def update(self, snapshot: Snapshot) -> Past:
         """Return the past of each subject; to be called once for each snapshot, in its order."""
@@ -95,6 +105,7 @@ class DiagnosisHistory:
                 if (share := self._counters.rate(("gpu", card.facts.uuid, reason))) is not None
             }
             self._pools = dict(self._pool_pasts(snapshot))
+            self._nics = {nic.port.key: self._nic_past(nic) for nic in snapshot.nics}
         records = {
             replica.name: self._records.get(replica.name) or _Record(replica.restarts, deque(maxlen=16))
             for replica in snapshot.replicas
@@ -106,6 +117,7 @@ class DiagnosisHistory:
             },
             throttled=self._throttled,
             pools=self._pools,
+            nics=self._nics,
         )
 
     def _read(self, snapshot: Snapshot) -> Iterator[tuple[Counter, float]]:
@@ -117,6 +129,8 @@ class DiagnosisHistory:
                 for what, value in (("requests", load.requests), ("errors", load.errors)):
                     if value is not None:
                         yield ("pool", gateway.name, pool, what), value
+        for nic in snapshot.nics:
+            yield from _of_nic(nic.port)
 
     def _of_gpus(self, snapshot: Snapshot) -> Iterator[tuple[Counter, float]]:
         active: dict[Counter, float] = {}
@@ -142,6 +156,17 @@ class DiagnosisHistory:
                 if served is not None and rate is not None:
                     errors = self._counters.increase((*name, "errors"))
                     yield (gateway.name, pool), PoolPast(requests=served, errors=errors, rate=rate)
+
+    def _nic_past(self, nic: NicState) -> NicPast:
+        name, increase = ("nic", *nic.port.key), self._counters.increase
+        changes = increase((*name, "carrier_changes"))
+        # As some drivers of Ethernet count no link_downed: the carrier changes twice each time.
+        downs = [count for count in (increase((*name, "link_downs")), changes and changes // 2) if count is not None]
+        grown = {kind: increase((*name, "errors", kind)) for kind in nic.port.errors}
+        return NicPast(
+            link_downs=max(downs, default=None),
+            errors={kind: count for kind, count in grown.items() if count is not None},
+        )
 
     def _past(self, record: _Record, replica: ReplicaState, now: float) -> ReplicaPast:
         if replica.restarts > record.counted:
@@ -190,6 +215,15 @@ def _of_replica(replica: ReplicaState) -> Iterator[tuple[Counter, float]]:
         if histogram is not None and histogram.sum is not None:
             yield (replica.name, stage, "sum"), histogram.sum
             yield (replica.name, stage, "count"), histogram.counts[-1]
+
+
+def _of_nic(port: NicPort) -> Iterator[tuple[Counter, float]]:
+    if port.link_downs is not None:
+        yield ("nic", *port.key, "link_downs"), port.link_downs
+    if port.carrier_changes is not None:
+        yield ("nic", *port.key, "carrier_changes"), port.carrier_changes
+    for kind, count in port.errors.items():
+        yield ("nic", *port.key, "errors", kind), count
 
 
 def _earlier_hit_ratios(record: _Record, replica: ReplicaState, now: float) -> list[float]:

@@ -27,6 +27,7 @@ class SubjectKind(str, Enum):
     GPU = "gpu"
     REPLICA = "replica"
     GATEWAY = "gateway"
+    ADAPTER = "adapter"
     SOURCE = "source"
 
 

@@ -11,7 +11,9 @@ from exporter.model.card import CardState, DriverFacts, Signal
 from exporter.model.engine import ReplicaState
 from exporter.model.finding import Finding, Verdicts
 from exporter.model.gateway import GatewayState
+from exporter.model.nic import NicEventCount, NicState
 from exporter.model.owner import GpuOwner
+from exporter.model.software import NodeSoftware
 from exporter.model.source import EMPTY, SourceStatus
 from exporter.model.store import StoreState
 from exporter.model.straggler import Stragglers
@@ -134,6 +136,9 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     topology: Topology = field(default_factory=Topology)
     xids: tuple[XidCount, ...] = ()
     sxids: tuple[SxidCount, ...] = ()
+    nics: tuple[NicState, ...] = ()
+    nic_events: tuple[NicEventCount, ...] = ()
+    software: NodeSoftware = field(default_factory=NodeSoftware)
     sources: tuple[SourceStatus, ...] = ()
     daemon: DaemonState = field(default_factory=DaemonState)
     findings: tuple[Finding, ...] = ()

@@ -182,6 +182,7 @@ class NodeDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
     verdict: VerdictDocument
     findings: tuple[FindingDocument, ...]  # also where there are none: whoever reads no list knows nothing
     driver: dict[str, str] = {}
+    software: dict[str, tuple[str, ...]] = {}  # component → versions that processes on the GPUs have loaded
     gpus: tuple[GpuDocument, ...] = ()
     replicas: tuple[ReplicaDocument, ...] = ()
     gateways: tuple[GatewayDocument, ...] = ()
@@ -250,6 +251,7 @@ def node(snapshot: Snapshot, language: Language = Language.ENGLISH) -> NodeDocum
         time=snapshot.unix_time,
         verdict=verdict(snapshot.verdicts.node, language),
         driver={} if driver is None else {name: getattr(driver, name) for name in driver.__struct_fields__},
+        software=_software(snapshot),
         findings=tuple(finding(found, language) for found in snapshot.findings),
         gpus=tuple(_gpu(snapshot, card, language) for card in snapshot.cards),
         replicas=tuple(_replica(snapshot, replica, language) for replica in snapshot.replicas),
@@ -265,6 +267,13 @@ def node(snapshot: Snapshot, language: Language = Language.ENGLISH) -> NodeDocum
             for status in snapshot.sources
         ),
     )
+
+
+def _software(snapshot: Snapshot) -> dict[str, tuple[str, ...]]:
+    versions: dict[str, tuple[str, ...]] = {}
+    for component, version in snapshot.software.versions:
+        versions[component] = (*versions.get(component, ()), version)
+    return versions
 
 
 def findings(snapshot: Snapshot, language: Language = Language.ENGLISH) -> FindingsDocument:

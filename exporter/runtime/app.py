@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from exporter.catalog.spec import SeriesSet
 from exporter.config.lint import access_hints, config_lint
-from exporter.config.settings import EngineSettings, Settings
+from exporter.config.settings import EngineSettings, NicSettings, Settings
 from exporter.derive.assignment import Assignment
 from exporter.driver.daemon.source import CardSource
 from exporter.errors import SettingsError
@@ -23,7 +23,17 @@ from exporter.http.server.routes import routes
 from exporter.http.server.web_page import WebPage
 from exporter.log_writer import stderr_writer
 from exporter.logs import log_event, log_exception
-from exporter.model import EMPTY, AccessState, CardState, Economics, GpuAssignment, Outcome, ReplicaState, Snapshot
+from exporter.model import (
+    EMPTY,
+    AccessState,
+    CardState,
+    Economics,
+    GpuAssignment,
+    Outcome,
+    ReplicaState,
+    Snapshot,
+    SourceStatus,
+)
 from exporter.render.dcgm_pages import DcgmPageStore, hostname
 from exporter.render.pages import PageStore
 from exporter.runtime.assignment import AssignmentWatcher
@@ -32,9 +42,11 @@ from exporter.runtime.diagnosis import Diagnosis
 from exporter.runtime.discovery.manager import DiscoveryManager
 from exporter.runtime.gpu_events import GpuEvents
 from exporter.runtime.memory import max_connections
+from exporter.runtime.nics import NicWatcher
 from exporter.runtime.poll.manager import PollerManager
 from exporter.runtime.publisher import Publisher
 from exporter.runtime.reload import outcome, waiting
+from exporter.runtime.software import SoftwareWatcher
 from exporter.runtime.stragglers import StragglerTracker
 from exporter.sources import process_metrics
 from exporter.web.history import NodeHistory
@@ -88,6 +100,10 @@ class App:
         self.history = NodeHistory() if settings.web_page else None
         self._simulated = driver is not None and driver.module != Driver().module
         self.events = GpuEvents(driver=settings.gpu.enabled, on_change=self._notify, clock=clock, unix_now=unix_now)
+        self.nics = NicWatcher(cards=self._known_cards, on_change=self._notify, clock=clock, unix_now=unix_now)
+        self.software = SoftwareWatcher(
+            cards=self._known_cards, on_change=self._notify, clock=clock, unix_now=unix_now
+        )
         self.pollers = PollerManager(settings, notify=self._notify, clock=clock, unix_now=unix_now)
         self.cards = self._make_cards(driver or Driver())
         self._cost_tracker = CostTracker()
@@ -96,7 +112,7 @@ class App:
         )
         self.publisher = self._make_publisher()
         self.assignments = AssignmentWatcher(
-            cards=lambda: self.publisher.snapshot.cards if self.publisher.snapshot else (),
+            cards=self._known_cards,
             endpoints=self.pollers.endpoints,
             on_engines=self.discovery.on_processes if settings.discovery.processes else None,
             on_change=self._notify,
@@ -131,9 +147,12 @@ class App:
             assignment=self._assignment,
             gateways=lambda: list(self.pollers.gateways.values()),
             stores=lambda: list(self.pollers.stores.values()),
-            others=lambda: [*self.discovery.statuses, *self.events.statuses, *self.assignments.statuses()],
+            others=self._other_statuses,
             xids=self.events.view,
             sxids=self.events.switches,
+            nics=self.nics.states,
+            nic_events=self.events.nic_events,
+            software=lambda: self.software.software,
             publish=self._publish,
             judge=Diagnosis().judge,
             on_cards=lambda cards: self.assignments.on_cards(cards),  # noqa: PLW0108 - made after it
@@ -198,7 +217,9 @@ class App:
         _log_hints(config_lint(self.settings))
         if self.cards is not None:
             self.cards.start()
+            self.software.start()
         self._watch_kernel()
+        self._watch_nics()
         with self._lock:
             self._apply_engines(self.settings.engines, after=FIRST_POLLS_AFTER)
             self._apply_gateways()
@@ -217,6 +238,8 @@ class App:
         self.assignments.stop()
         self.discovery.stop()
         self.events.stop()
+        self.nics.stop()
+        self.software.stop()
         with self._lock:
             self._stopping = True
             self.pollers.stop()
@@ -242,6 +265,15 @@ class App:
         if self.history is not None:
             self.history.update(snapshot)
         self._on_snapshot()
+
+    def _known_cards(self) -> Sequence[CardState]:
+        return self.publisher.snapshot.cards if self.publisher.snapshot else ()
+
+    def _other_statuses(self) -> Sequence[SourceStatus]:
+        return [
+            *self.discovery.statuses, *self.events.statuses, *self.assignments.statuses(), *self.nics.statuses(),
+            *self.software.statuses(),
+        ]  # fmt: skip
 
     def _economy(
         self, cards: Sequence[CardState], replicas: Sequence[ReplicaState], assignments: Sequence[GpuAssignment]
@@ -270,13 +302,19 @@ class App:
         served = self.listener.loop_restarts if self.listener is not None else 0
         cards = self.cards.loop_restarts if self.cards is not None else 0
         loops = {"listener": served, "placement": self.assignments.loop_restarts, "cards": cards}
-        return {**loops, **self.discovery.loop_restarts, **self.events.loop_restarts}
+        return {**loops, **self.discovery.loop_restarts, **self.events.loop_restarts, **self.nics.loop_restarts}
 
     def _watch_kernel(self) -> None:
         """Follow the kernel log for XIDs; simulated cards have none in the log of the machine they run on."""
         log = self.settings.kernel_log
         ours = self.cards is not None and (log.path is not None or not self._simulated)
         self.events.watch(enabled=log.enabled and ours, path=log.path)
+
+    def _watch_nics(self) -> None:
+        """Follow the adapters; simulated GPUs have none beside them on the machine they run on."""
+        nics = self.settings.nics
+        ours = not self._simulated or nics.sysfs != NicSettings().sysfs
+        self.nics.watch(enabled=nics.enabled and ours, root=nics.sysfs)
 
     # ------------------------------------------------------------------ replicas come and go
 
@@ -365,6 +403,7 @@ class App:
         if settings.series != old.series:
             self.pages.use(SeriesSet(settings.series))
         self._watch_kernel()
+        self._watch_nics()
         self.discovery.configure(settings.discovery)
         self.assignments.discover(self.discovery.on_processes if settings.discovery.processes else None)
         self.pollers.use(settings)

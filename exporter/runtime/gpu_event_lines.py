@@ -1,4 +1,4 @@
-"""Log lines about XIDs and SXids: every event once, each code of each GPU or switch once a minute.
+"""Log lines about XIDs, SXids and faults of adapters: each code of each device once a minute.
 
 Codes beyond MAX_LOGGED within a minute share one place, so that no flood, whatever it says, can fill the log.
 """
@@ -17,7 +17,7 @@ from exporter.runtime.poll.state_logger import LOG_PERIOD_SECONDS
 
 logger = logging.getLogger(__name__)
 
-MAX_LOGGED = 256  # codes of GPUs and switches that are remembered
+MAX_LOGGED = 256  # codes of GPUs, switches and adapters that are remembered
 _REST = ("", 0)
 
 
@@ -54,6 +54,15 @@ class GpuEventLog:
             sxid=report.sxid, severity=report.severity, pci=report.pci, link=report.link,
             suppressed=suppressed or None, driver_message=detail or None,
         )  # fmt: skip
+
+    def nic(self, pci: str, event: str, detail: str) -> None:
+        """Log a fault that an adapter's driver reported; ``detail``: its message."""
+        suppressed = self._suppressed((f"{pci} {event}", 0), 1)
+        if suppressed is not None:
+            log_event(
+                logger, logging.WARNING, "nic_event", "the driver of a network adapter reports a fault",
+                pci=pci, kind=event, suppressed=suppressed or None, driver_message=detail or None,
+            )  # fmt: skip
 
     def unknown_device(self, pci: str) -> None:
         """Log that a message about an address without a GPU or switch was ignored."""

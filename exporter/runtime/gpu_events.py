@@ -1,4 +1,4 @@
-"""XIDs of GPUs and SXids of switches: what the driver's events and the kernel log report, counted since the start.
+"""XIDs of GPUs, SXids of switches and faults of adapters, from the driver's events and the kernel log, counted.
 
 The counters live here, in the daemon: they outlast driver workers and reloads.  ``KernelLogLoop`` follows the kernel
 log in a thread of its own; the driver's events are handed in by the card source.
@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from exporter.derive.nic_events import NicEventCounters
 from exporter.derive.sxids import SxidCounters
 from exporter.derive.xids import XidCounters
 from exporter.driver import protocol
@@ -32,12 +33,14 @@ from exporter.model import (
     XidCount,
     XidReport,
 )
+from exporter.model.nic import NicEventCount
 from exporter.model.xid_catalog import FATAL, RESETTING
 from exporter.runtime.gpu_event_lines import GpuEventLog
 from exporter.runtime.poll.loop import PollLoop
 from exporter.runtime.poll.state_logger import StateLogger
 from exporter.sources.kernel_log.log import Entry, KernelLog
 from exporter.sources.kernel_log.messages import GpuNameMessage, XidMessage
+from exporter.sources.kernel_log.nic_messages import NicMessage
 from exporter.sources.kernel_log.switch_messages import SxidMessage
 from exporter.sources.pci import PciDevices
 
@@ -121,6 +124,7 @@ class GpuEvents:
         self._devices = devices or PciDevices(clock=clock)
         self._lock = threading.Lock()
         self._xids, self._sxids = XidCounters(FATAL, RESETTING), SxidCounters()
+        self._nics = NicEventCounters()
         self._shown: tuple[XidCount, ...] = ()
         self._stale = True
         self._listened: set[str] = set()  # sources that were listened to at least once
@@ -200,7 +204,9 @@ class GpuEvents:
         now = self._clock()
         for entry in entries:
             message = entry.message
-            if not self._is_present(message):
+            if isinstance(message, NicMessage):
+                self._nic_report(message, entry)
+            elif not self._is_present(message):
                 self._lines.unknown_device(message.pci)
             elif isinstance(message, GpuNameMessage):
                 with self._lock:
@@ -266,6 +272,11 @@ class GpuEvents:
         with self._lock:
             return self._sxids.counts()
 
+    def nic_events(self) -> tuple[NicEventCount, ...]:
+        """Return the counts of the messages about every adapter."""
+        with self._lock:
+            return self._nics.counts()
+
     def _source(self) -> str:
         """Return the name of the source read last; a source that fails for a while does not rename the series."""
         watch = self._watch
@@ -304,3 +315,11 @@ class GpuEvents:
             new = self._sxids.add(report)
         if new:
             self._lines.sxid(report, message.detail)
+
+    def _nic_report(self, message: NicMessage, entry: Entry) -> None:
+        if entry.unix_time is None:
+            return
+        with self._lock:
+            self._nics.add(message.pci, message.event, entry.unix_time, old=entry.old)
+        if not entry.old:
+            self._lines.nic(message.pci, message.event, message.detail)

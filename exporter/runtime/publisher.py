@@ -36,6 +36,8 @@ from exporter.model import (
     SxidCount,
     XidCount,
 )
+from exporter.model.nic import NicEventCount, NicState
+from exporter.model.software import NodeSoftware
 from exporter.model.store import StoreState
 from exporter.threads import Thread
 
@@ -84,6 +86,9 @@ class Publisher:
         others: Callable[[], Sequence[SourceStatus]] = tuple,
         xids: Callable[[Sequence[CardState]], tuple[XidCount, ...]] = lambda _: (),
         sxids: Callable[[], tuple[SxidCount, ...]] = tuple,
+        nics: Callable[[], tuple[NicState, ...]] = tuple,
+        nic_events: Callable[[], tuple[NicEventCount, ...]] = tuple,
+        software: Callable[[], NodeSoftware] = NodeSoftware,
         publish: Callable[[Snapshot], None],
         judge: Callable[[Snapshot], Snapshot] = lambda snapshot: snapshot,
         on_cards: Callable[[Sequence[CardState]], None] = lambda _: None,
@@ -113,6 +118,7 @@ class Publisher:
         self._stores = stores
         self._assignment, self._economy, self._stragglers = assignment, economy, stragglers
         self._xids, self._sxids, self._owners = xids, sxids, owners
+        self._nics, self._nic_events, self._software = nics, nic_events, software
         self._publish, self._judge, self._on_cards = publish, judge, on_cards
         self._loop_restarts = loop_restarts
         self._dropped_series, self._dropped_log_lines = dropped_series, dropped_log_lines
@@ -163,6 +169,9 @@ class Publisher:
             topology=self._links.update(cards, assignment.gpus),
             xids=self._xids(cards),
             sxids=self._sxids(),
+            nics=self._nics(),
+            nic_events=self._nic_events(),
+            software=self._software(),
             sources=(*statuses, *polled, *others),
             daemon=self._daemon(sources, watched, kept, polled, assignment),
         )

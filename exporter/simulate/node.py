@@ -11,6 +11,7 @@ import os
 import select
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from types import TracebackType
@@ -33,7 +34,8 @@ class SimulatedNode:
     ``engine_urls`` holds (replica name, metrics URL); ``driver_options`` what the GPUs' module is configured with.
     ``node`` chooses the variant of a scenario whose nodes differ, and gives other GPUs; ``fault_at`` and
     ``fault_until`` move the scenario's faults, in simulated seconds after the start.  With ``gateway`` there is an
-    HAProxy before the engines, whose page is at ``gateway_url``.
+    HAProxy before the engines, whose page is at ``gateway_url``.  ``sysfs`` is a folder that shows its network
+    adapters, None for a scenario without any.
     """
 
     def __init__(
@@ -53,6 +55,8 @@ class SimulatedNode:
         )
         self.engine_urls: tuple[tuple[str, str], ...] = ()
         self.gateway_url: str | None = None
+        self.sysfs: str | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self.pids: tuple[int, ...] = ()  # of the engine servers
         self._with_gateway = gateway
         self._engines: list[subprocess.Popen[bytes]] = []
@@ -79,6 +83,8 @@ class SimulatedNode:
                 self._engines.append(self._spawn("exporter.simulate.gateway", "--options", self.node_spec.dumps()))
                 hello = self._hello(self._engines[-1], "gateway", deadline)
                 self.gateway_url = f"http://127.0.0.1:{hello['port']}/metrics"
+            if self.scenario.has_nics:
+                self._start_sysfs(deadline)
         except BaseException:
             self.stop()
             raise
@@ -106,6 +112,9 @@ class SimulatedNode:
             if engine.stdout:
                 engine.stdout.close()
         self._engines.clear()
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
 
     def __enter__(self) -> SimulatedNode:  # noqa: PYI034 - typing.Self is younger than the oldest Python we serve
         return self.start()
@@ -114,6 +123,13 @@ class SimulatedNode:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _start_sysfs(self, deadline: float) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="shardwatch-demo-")
+        options = ("--folder", self._folder.name, "--options", self.node_spec.dumps())
+        self._engines.append(self._spawn("exporter.simulate.sysfs", *options))
+        self._hello(self._engines[-1], "sysfs", deadline)
+        self.sysfs = self._folder.name
 
     def _launch(self, spec: ReplicaSpec) -> subprocess.Popen[bytes]:
         options = ("--kind", spec.engine, "--replica", spec.name, "--options", self.node_spec.dumps())

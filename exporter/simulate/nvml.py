@@ -39,6 +39,7 @@ from exporter.simulate.nvml_gpm import (  # noqa: F401 - the binding has them to
 from exporter.simulate.nvml_mig import mig_functions
 from exporter.simulate.nvml_resources import resource_functions
 from exporter.simulate.nvml_topology import socket, topology_functions
+from exporter.simulate.products import GPU_BUSES
 
 NVML_GPU_FABRIC_STATE_COMPLETED = 3
 nvmlMemory_v2 = 0x2000028
@@ -137,7 +138,7 @@ nvmlDeviceGetVbiosVersion = _answer(lambda gpu: "96.00.A5.00.01" if gpu.product.
 def nvmlDeviceGetPciInfo(handle: Any) -> SimpleNamespace:
     """Return the PCI address; four GPUs behind each socket."""
     gpu = _gpu(handle)
-    bus = (0x19, 0x3B, 0x4C, 0x5D, 0x9B, 0xBB, 0xCB, 0xDB)[(gpu.index if gpu.parent is None else gpu.parent) % 8]
+    bus = GPU_BUSES[(gpu.index if gpu.parent is None else gpu.parent) % 8]
     return SimpleNamespace(domain=0, bus=bus, device=0, busId=f"00000000:{bus:02X}:00.0")
 
 

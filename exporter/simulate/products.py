@@ -6,6 +6,8 @@ from dataclasses import replace
 
 from exporter.simulate.records import GpuProduct, Model
 
+GPU_BUSES = (0x19, 0x3B, 0x4C, 0x5D, 0x9B, 0xBB, 0xCB, 0xDB)  # of the PCI addresses
+
 GIB = 1024**3
 MIB = 1024**2
 

@@ -96,6 +96,7 @@ class Fault:
     ``memory``: the process on the GPU grows by what is left, within ``lead`` seconds.
     ``heat``: the cooler moves only ``strength`` of its heat.
     ``cap``, ``brake``, ``lanes``: only ``strength`` of its power limit, clock or PCIe lanes are left.
+    ``nic``: the adapter beside the GPU flaps for ``ramp`` seconds, then its link is gone and the group freezes.
     ``tenant``: somebody else's process takes ``strength`` of the group's time.
     """
 
@@ -119,6 +120,7 @@ FAULTS = {
     "cap": "the power limit of GPU {gpu} is lowered to {percent:.0%}",
     "brake": "the power supply brakes GPU {gpu} to {percent:.0%} of its clock",
     "lanes": "the PCIe link of GPU {gpu} is left with {percent:.0%} of its lanes",
+    "nic": "the network adapter beside GPU {gpu} flaps for {ramp:g} s and then loses its link",
     "tenant": "another tenant's process starts to work on GPU {gpu}",
 }
 
@@ -159,6 +161,7 @@ class Scenario:
     busy_ratio: tuple[float, ...] = (1.0,) * 8  # a GPU's share of its group's busy time
     faults: tuple[Fault, ...] = ()
     software: tuple[Software, ...] = (Software(),)
+    has_nics: bool = False  # a network adapter beside each GPU, and one of Ethernet
     expect: tuple[Symptom, ...] = ()
 
     def guide(self, fault_at: float | None = None) -> tuple[str, ...]:

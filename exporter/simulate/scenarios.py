@@ -283,6 +283,21 @@ SCENARIOS = (
         ),
     ),
     Scenario(
+        name="nic",
+        summary="replicas that span nodes: a network adapter flaps and loses its link, and its replica freezes",
+        product=H100,
+        replicas=TWO_REPLICAS,
+        has_nics=True,
+        faults=(Fault(kind="nic", gpu=5, at=20.0, ramp=60.0),),
+        expect=(
+            Symptom(
+                'nic_port_link_downs_total{device="mlx5_5",port="1"} > 2', "the link goes down and up", within=40.0
+            ),
+            Symptom('nic_port_down{device="mlx5_5",port="1"} == 1', "the port is down", within=75.0),
+            Symptom('llm_frozen{replica="chat-b"} == 1', "chat-b runs requests and generates nothing", within=110.0),
+        ),
+    ),
+    Scenario(
         name="mig",
         summary="one MIG-enabled GPU: a small model on one instance, the other idle; large models on other GPUs",
         product=H100,

@@ -16,6 +16,7 @@ from dataclasses import replace
 from exporter.simulate.degradation import UNDEGRADED, degradation, step_slowdown
 from exporter.simulate.gpu import SimulatedGpu
 from exporter.simulate.load import Load
+from exporter.simulate.nic import SimulatedNic
 from exporter.simulate.records import Fault, ReplicaSpec, Scenario, Software
 from exporter.simulate.scenarios import find
 from exporter.simulate.scheduler import Rank
@@ -23,9 +24,11 @@ from exporter.simulate.traffic import DAY, Arrivals, SimulatedRequest
 
 STEP = 0.25
 OVERHEAD = 0.01  # of a GPU's memory: CUDA context, graphs, workspace
+NIC_TROUBLE = 2.0  # the same while a network adapter flaps
 LINK_TROUBLE = 25.0  # how much longer a step takes while a link is being retried
 FAILING = 0.08  # share of requests that fail while a GPU is full
 NVLINK, OFF_THE_BUS = 74, 79  # XIDs
+NIC_SHARE = 0.05  # of what a GPU sends to its peers, also to the replica's half on another node
 COLLECTIVE = 0.12  # share of a step that a GPU of a group spends in collectives over NVLink
 
 
@@ -96,6 +99,8 @@ class World:
             SimulatedGpu(mig_slice.product, index, base, mig_slice.parent)
             for index, mig_slice in enumerate(self.scenario.mig_slices, len(self.gpus))
         ]
+        count = len(self.gpus) + 1 if self.scenario.has_nics else 0
+        self.nics = [SimulatedNic(index, is_ethernet=index == count - 1) for index in range(count)]
         self.replicas = [
             SimulatedReplica(spec, self.gpus[spec.ranks[0][0]].product.memory, base, day)
             for spec in self.scenario.replicas
@@ -152,6 +157,9 @@ class World:
         self._add_mig_load(loads)
         for gpu, load in zip(self.gpus, loads, strict=True):
             gpu.advance(end, self._step_seconds, Load() if gpu.lost else load)
+        for nic in self.nics:
+            traffic = 0.0 if nic.is_ethernet else NIC_SHARE * loads[nic.index].peer_bytes
+            nic.advance(end, self._step_seconds, traffic)
         self.steps += 1
 
     def _slowest(self, group: tuple[int, ...]) -> float:
@@ -204,22 +212,26 @@ class World:
     def _apply_faults(self, now: float) -> None:
         for fault in self.faults:
             active = fault.at <= now and (fault.until is None or now < fault.until)
-            apply = {"lost": self._apply_lost, "memory": self._apply_memory, "heat": self._apply_heat}.get(
-                fault.kind, self._apply_degradation
-            )
+            apply = {
+                "lost": self._apply_lost,
+                "memory": self._apply_memory,
+                "heat": self._apply_heat,
+                "nic": self._apply_nic,
+            }.get(fault.kind, self._apply_degradation)
             apply(fault, now, active=active)
+
+    def _apply_nic(self, fault: Fault, now: float, *, active: bool) -> None:
+        gone = active and now >= fault.at + fault.ramp
+        self._freeze_group(fault, now, active=active, gone=gone, trouble=NIC_TROUBLE)
+        if active:
+            self.nics[fault.gpu].fail(down=gone)
+        else:
+            self.nics[fault.gpu].repair()
 
     def _apply_lost(self, fault: Fault, now: float, *, active: bool) -> None:
         gpu = self.gpus[fault.gpu]
         gone = active and now >= fault.at + fault.ramp
-        for replica, pace in zip(self.replicas, self._pace, strict=True):
-            if not any(fault.gpu in group for group in replica.spec.ranks):
-                continue
-            pace[:] = [LINK_TROUBLE if active else 1.0] * len(pace)
-            if gone:
-                replica.frozen = True
-            elif replica.frozen:
-                replica.restart(now)
+        self._freeze_group(fault, now, active=active, gone=gone, trouble=LINK_TROUBLE)
         if active and not gone:
             if gpu.dead_link is None and gpu.product.nvlinks:
                 self.xids.append((gpu.index, NVLINK))
@@ -233,6 +245,17 @@ class World:
             gpu.lost = True
         elif gpu.lost:
             gpu.restart()
+
+    def _freeze_group(self, fault: Fault, now: float, *, active: bool, gone: bool, trouble: float) -> None:
+        """Make the replicas on the fault's GPU slow while it is active, and freeze them once something is gone."""
+        for replica, pace in zip(self.replicas, self._pace, strict=True):
+            if not any(fault.gpu in group for group in replica.spec.ranks):
+                continue
+            pace[:] = [trouble if active else 1.0] * len(pace)
+            if gone:
+                replica.frozen = True
+            elif replica.frozen:
+                replica.restart(now)
 
     def _apply_memory(self, fault: Fault, now: float, *, active: bool) -> None:
         gpu, kind = self.gpus[fault.gpu], self.scenario.product

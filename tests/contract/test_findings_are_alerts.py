@@ -23,6 +23,7 @@ SUBJECT_LABELS = {
     SubjectKind.REPLICA: {"replica"},
     SubjectKind.GATEWAY: {"gateway"},
     SubjectKind.SOURCE: {"source"},
+    SubjectKind.ADAPTER: {"device", "port"},
     SubjectKind.NODE: set(),
 }
 UP = {"engine_down", "engine_loading"}  # up or not: no number that could differ
@@ -69,7 +70,7 @@ def test_a_finding_and_its_alert_have_one_severity_subject_and_holding_time(name
     for alert in ALERTS[name]:
         labels = alert.expr.labels
         assert SUBJECT_LABELS[condition.subject] <= labels
-        if condition.subject in {SubjectKind.NODE, SubjectKind.GATEWAY}:
+        if condition.subject in {SubjectKind.NODE, SubjectKind.GATEWAY, SubjectKind.ADAPTER}:
             assert not {"uuid", "replica"} & labels
         if condition.subject is SubjectKind.REPLICA:
             assert "uuid" not in labels

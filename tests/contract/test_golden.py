@@ -50,6 +50,16 @@ from exporter.model import (
     XidCount,
     XidLabels,
 )
+from exporter.model.nic import (
+    NearGpu,
+    NicEventCount,
+    NicEventLabels,
+    NicPort,
+    NicPortKey,
+    NicState,
+    PciLocation,
+)
+from exporter.model.software import ComponentVersion, NodeSoftware, SharedMemory
 from exporter.render.exposition import ExpositionRenderer
 from exporter.runtime.diagnosis import Diagnosis
 from exporter.runtime.replica import ReplicaConfig, replica_poller
@@ -59,6 +69,19 @@ from tests.support.records import replace
 from tests.support.simulated_driver import simulated_driver
 
 TESTS = pathlib.Path(__file__).parents[1]
+FLAPPING_PORT = NicState(
+    port=NicPort(
+        key=NicPortKey("mlx5_0", "1"), link_layer="ethernet", state="active", physical_state="link_up", rate=2.5e10,
+        interface="ens1f0np0", adapter="MT4129 MT_0000000838", firmware="28.39.2048", pkey="0xffff",
+        location=PciLocation(path=("pci0000:60", "0000:60:01.0", "0000:65:00.0"), numa_node=0),
+        received=4e12, transmitted=5e12, link_downs=7.0, carrier_changes=15.0, errors={"symbol": 90.0, "ack_timeout": 0.0},
+    ),
+    max_rate=5e10, is_down=False, nearest=(NearGpu("GPU-0001", "PIX"),),
+)  # fmt: skip
+DOWN_PORT = NicState(
+    port=NicPort(key=NicPortKey("mlx5_1", "1"), link_layer="infiniband", state="down", physical_state="polling"),
+    is_down=True,
+)
 STATES = ("fresh", "idle", "t1", "load", "t2", "after")  # in time order
 VALUE = re.compile(r"^([^#].*) (\S+)$", re.MULTILINE)
 VOLATILE = re.compile(r"^(?:# (?:HELP|TYPE) )?shardwatch_build_info.*\n", re.MULTILINE)
@@ -267,6 +290,16 @@ def test_a_replica_and_a_gpu_that_are_down_give_the_same_page_as_ever(golden):
         sxids=(
             SxidCount(labels=SxidLabels("0000:c1:00", "12028", "non_fatal"), count=2, last_unix_time=1.69e9),
             SxidCount(labels=SxidLabels("0000:c1:00", "24007", "fatal"), count=1, last_unix_time=1.69e9),
+        ),
+        nics=(FLAPPING_PORT, DOWN_PORT),
+        software=NodeSoftware(
+            versions=(ComponentVersion("nccl", "2.27.3"), ComponentVersion("torch", "2.8.0+cu128")),
+            shared_memory={"GPU-0001": SharedMemory(67108864.0, 4096.0)},
+            mps={"GPU-0001": True},
+            fabric_manager=False,
+        ),
+        nic_events=(
+            NicEventCount(labels=NicEventLabels("0000:66:00.0", "cable_unplugged"), count=1, last_unix_time=1.69e9),
         ),
         daemon=DaemonState(
             parse_warnings={("engine:a", "duplicate"): 2},

@@ -41,6 +41,7 @@ MACROS = {
     "OWNS4": {**TARGET, "gpu": "4", "uuid": "GPU-4", "replica": "chat-a", "engine": "vllm", "model": "llama"},
     "GROUP": {**TARGET, "scope": "replica", "group": "chat-a"},
     "POOL": {**TARGET, "gateway": "edge", "kind": "haproxy", "pool": "llama"},
+    "PORT": {**TARGET, "device": "mlx5_5", "port": "1"},
     "N2": {"job": "shardwatch", "instance": "n2:9853"},
     "PROMETHEUS": {"job": "prometheus", "instance": "p:9090"},
 }

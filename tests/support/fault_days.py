@@ -28,6 +28,7 @@ NODE_DAYS = [
     NodeDay(scenario="tenant", hours=0.5, job="tenant", fault_at=FAULT_AT, read=15),
     NodeDay(scenario="powercap", hours=0.5, job="powercap", fault_at=FAULT_AT, read=15),
     NodeDay(scenario="narrow", hours=0.5, job="narrow", fault_at=FAULT_AT, read=15),
+    NodeDay(scenario="nic", hours=0.5, job="nic", fault_at=FAULT_AT, read=15),
     NodeDay(scenario="engines", hours=0.4, job="engines"),
     NodeDay(scenario="mig", hours=0.4, job="mig"),
     NodeDay(scenario="healthy", hours=0.4, job=SATURATED, rate=8.0),

@@ -13,7 +13,10 @@ import pytest
 
 CI = os.environ.get("CI") == "true"
 # Debian's name first, then the one upstream uses.
-NAMES = {"alertmanager": ("prometheus-alertmanager", "alertmanager")}
+NAMES = {
+    "alertmanager": ("prometheus-alertmanager", "alertmanager"),
+    "node_exporter": ("prometheus-node-exporter", "node_exporter"),
+}
 
 
 def tool(name: str) -> str:

@@ -7,6 +7,9 @@ it plays is a module.
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
+import weakref
 
 from exporter.catalog.spec import SeriesSet
 from exporter.config.settings import CostSettings
@@ -23,12 +26,14 @@ from exporter.runtime.costs import CostTracker
 from exporter.runtime.diagnosis import Diagnosis
 from exporter.runtime.gateway import GatewayConfig, gateway_poller
 from exporter.runtime.gpu_events import GpuEvents
+from exporter.runtime.nics import NicWatcher
 from exporter.runtime.publisher import Publisher
 from exporter.runtime.replica import ReplicaConfig, replica_poller
 from exporter.runtime.stragglers import StragglerTracker
 from exporter.simulate.engine import PAGE_WRITERS
 from exporter.simulate.gateway import SimulatedGateway
 from exporter.simulate.node_spec import NodeSpec
+from exporter.simulate.sysfs import SysfsTree
 from exporter.simulate.traffic import DAY
 from exporter.simulate.vllm_page import ProcessStats
 from exporter.simulate.world import STEP, World
@@ -133,6 +138,12 @@ class VirtualNode:
         cost_tracker, costs = CostTracker(), costs or CostSettings()
         self._events, self._xids_seen = GpuEvents(clock=self.clock, unix_now=self.unix_now), 0
         self._events.on_driver_event(EventSubscription(cards=self.world.scenario.gpus))
+        self._sysfs = self._nics = None
+        if self.world.nics:
+            self._folder = tempfile.mkdtemp(prefix="shardwatch-sysfs-")
+            weakref.finalize(self, shutil.rmtree, self._folder)
+            self._sysfs = SysfsTree(self._folder, self.world)
+            self._nics = NicWatcher(cards=lambda: self.gpus.cards, clock=self.clock, unix_now=self.unix_now)
         self._renderer = ExpositionRenderer(openmetrics=False, series=series)
         self.publisher = Publisher(
             cards=self.gpus,
@@ -141,6 +152,7 @@ class VirtualNode:
             assignment=lambda: Assignment(gpus=self.owners),
             xids=self._events.view,
             sxids=self._events.switches,
+            nics=self._nics.states if self._nics else tuple,
             others=lambda: self._events.statuses,
             publish=lambda _: None,
             judge=Diagnosis().judge,
@@ -181,6 +193,9 @@ class VirtualNode:
             self.world.advance_to(self.clock.now)
             self.gpus.read(slow=self.clock.now % SLOW_INTERVAL < every)
             self._read_events()
+            if self._nics and self.clock.now % SLOW_INTERVAL < every:
+                self._sysfs.write(self.world)
+                self._nics.refresh(self._folder)
             if self.clock.now % self._interval < every:
                 for poller in self.replicas:
                     poll(poller)

@@ -13,7 +13,7 @@ from tests.support.tools import tool
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-FAULTS = ("hang", "oom", "pcie", "skew", "brake", "heat", "tenant", "powercap", "narrow")
+FAULTS = ("hang", "oom", "pcie", "skew", "brake", "heat", "tenant", "powercap", "narrow", "nic")
 # The nodes of drift differ from one another: each of them is well.
 WELL = (JOB, "idle", "engines", "mig", "drift", SATURATED)
 # Compare nodes, which no daemon sees.
@@ -25,6 +25,8 @@ GRAVER = {
     "GpuXidResetNode": {"GpuLost"},
     "GpuXidResetGpu": {"GpuLost", "GpuXidResetNode"},
     "GroupUtilizationUneven": {"ReplicaUsesPcie", "RanksUneven", "GpuStraggler"},
+    "NicLinkFlaps": {"NicPortDown"},
+    "NicErrorsRise": {"NicPortDown"},
     "GatewayErrors": {"HighErrorRatio"},
     "ReplicaSlowerThanSiblings": {"GpuStraggler", "GpuLost", "EngineFrozen", "EngineDown"},
 }
@@ -55,6 +57,8 @@ def says_the_same(finding, name, labels):
         return False
     if "gpu" in labels:
         return finding.subject == f"GPU {labels['gpu']}"
+    if "device" in labels:
+        return finding.subject == f"{labels['device']} port {labels['port']}"
     if "pool" in labels:
         return finding.id != name or finding.subject.startswith(labels["gateway"])
     return finding.replica == labels["replica"]

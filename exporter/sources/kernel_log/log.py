@@ -1,4 +1,4 @@
-"""The kernel log of this machine, from whatever place can be read: the errors of GPUs and switches in it.
+"""The kernel log of this machine, from whatever place can be read: the errors of GPUs, switches and adapters in it.
 
 Without a configured path the device is tried first, then systemd's journal, then the file into which syslog daemons
 write the same, whose lines do not prove that they are the kernel's.
@@ -18,6 +18,7 @@ from exporter.errors import SourceError
 from exporter.sources.kernel_log.journal import JournalLog
 from exporter.sources.kernel_log.kmsg import Kmsg
 from exporter.sources.kernel_log.messages import GpuNameMessage, MessageParser, XidMessage
+from exporter.sources.kernel_log.nic_messages import NicMessage
 from exporter.sources.kernel_log.record import KernelRecord
 from exporter.sources.kernel_log.switch_messages import SxidMessage
 from exporter.sources.kernel_log.text_log import TextLog
@@ -33,7 +34,7 @@ _HINT = (
 class Entry(Struct, frozen=True, kw_only=True):
     """A message of the driver, and when it was written; ``unix_time`` None: not known."""
 
-    message: XidMessage | GpuNameMessage | SxidMessage
+    message: XidMessage | GpuNameMessage | SxidMessage | NicMessage
     unix_time: float | None
     old: bool
 

@@ -10,7 +10,8 @@ Understood at the beginning of a message, and nowhere else (see ``record``):
     NVRM: GPU 0000:65:00.0: GPU has fallen off the bus.                   an XID 79, with or without one
     NVRM: The NVIDIA GPU 0000:65:00.0 … fallen off the bus                the same, in one message or several
 
-Errors of NVSwitches (SXid) have numbers of their own: ``switch_messages``.
+Errors of NVSwitches (SXid) have numbers of their own: ``switch_messages``; those of adapters have none:
+``nic_messages``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from exporter.model import WHOLE_GPU, InstanceId, canonical_pci
+from exporter.sources.kernel_log.nic_messages import NicMessage, parse_nic_message
 from exporter.sources.kernel_log.switch_messages import SxidMessage, parse_switch_message
 
 MAX_MESSAGE = 4096  # characters; the kernel's own are shorter
@@ -68,12 +70,12 @@ class MessageParser:
         self._named = ""
         self._named_messages = 0
 
-    def parse(self, message: str) -> XidMessage | GpuNameMessage | SxidMessage | None:
+    def parse(self, message: str) -> XidMessage | GpuNameMessage | SxidMessage | NicMessage | None:
         """Return what the driver reports; None for all other messages."""
         message = message[:MAX_MESSAGE]
         if not message.startswith("NVRM: "):
-            switch = parse_switch_message(message)
-            return replace(switch, detail=_printable(switch.detail)) if switch is not None else None
+            other = parse_switch_message(message) or parse_nic_message(message)
+            return replace(other, detail=_printable(other.detail)) if other is not None else None
         if match := _XID.match(message):
             code, detail = int(match[3]), _printable(message[match.end() :])
             xid = XidMessage(pci=canonical_pci(match[1]), xid=code, instance=_instance(match[2]), detail=detail)

@@ -18,7 +18,7 @@ _UNIX = re.compile(r"(\d{9,11}\.\d{1,9})\s")  # journalctl -o short-unix
 _ISO = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?\s?(Z|[+-]\d\d:?\d\d)?\s")
 _CLASSIC = re.compile(r"([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)(?:\.\d{1,9})?\s")  # without year and zone
 _DAY = 86_400.0
-_MARKS = (b"NVRM: ", b"SXid (")  # of the GPU driver, and of the NVSwitch driver
+_MARKS = (b"NVRM: ", b"SXid (", b"mlx5_core ")  # of the drivers of GPUs, of NVSwitches, and of adapters
 
 # What stands before the message in a text log; every repetition is bounded.
 _TIME = rf"(?:{_UNIX.pattern}|{_ISO.pattern}|{_CLASSIC.pattern})"
@@ -32,8 +32,8 @@ _JOURNAL_PREFIX = re.compile(r"\d{9,11}\.\d{1,9} \S{1,255} kernel: ")
 
 
 def of_driver(data: bytes) -> bool:
-    """Return whether a line may be about a GPU or a switch; cheap, because every line is checked."""
-    return _MARKS[0] in data or _MARKS[1] in data
+    """Return whether a line may be about a GPU, a switch or an adapter; cheap, because every line is checked."""
+    return _MARKS[0] in data or _MARKS[1] in data or _MARKS[2] in data
 
 
 class KernelRecord(Struct, frozen=True):

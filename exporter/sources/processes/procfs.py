@@ -23,6 +23,7 @@ _COMMAND_BYTES = 4096
 _ENVIRONMENT_BYTES = 1 << 17
 _FILE_BYTES = 1 << 20
 _TABLE_BYTES = 4 << 20
+_MAPS_BYTES = 16 << 20  # a serving process of PyTorch has about 1 MiB
 MAX_PIDS = 65_536
 MAX_SOCKETS = 16_384  # listening ones of one namespace; 150 bytes each
 _LISTEN = "0A"
@@ -104,6 +105,16 @@ def real_uid(root: str, pid: int) -> int | None:
         return os.stat(f"{root}/{pid}").st_uid  # all that hidepid=1 shows
     except OSError:
         return None
+
+
+def libraries(root: str, pid: int) -> tuple[str, ...]:
+    """Read the paths of the shared libraries that a process has mapped, as it sees them, each once."""
+    found: dict[bytes, None] = {}
+    for line in _read(f"{root}/{pid}/maps", _MAPS_BYTES).splitlines():
+        _, slash, path = line.partition(b"/")
+        if b".so" in path:
+            found[slash + path] = None
+    return tuple(path.decode("utf-8", "replace") for path in found)
 
 
 def cgroup(root: str, pid: int) -> str:

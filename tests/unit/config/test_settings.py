@@ -62,7 +62,7 @@ def test_the_full_example_shows_every_key_that_exists():
     assert missing(BasicAuth, [shown["engines"][1]["basic_auth"]]) == set()
     assert missing(GatewaySettings, shown["gateways"]) == set()
     assert missing(StoreSettings, shown["stores"]) == set()
-    for name in ("gpu", "kernel_log", "owners", "discovery", "costs", "log"):
+    for name in ("gpu", "kernel_log", "nics", "owners", "discovery", "costs", "log"):
         assert missing(type(getattr(Settings(), name)), [shown[name]]) == set()
     assert missing(KubernetesSettings, [shown["discovery"]["kubernetes"]]) == set()
     assert missing(HttpSdSettings, shown["discovery"]["http_sd"]) == set()

@@ -24,6 +24,10 @@ FOREIGN = {  # of Prometheus itself, and of every process
 ON_NO_DASHBOARD = {
     "shardwatch_accept_failures_total": "the log line accept_paused says it with what to raise, once a minute",
     "gpu_graphics_active_ratio": "utilisation and SM work say it, and are in the common set",
+    "gpu_process_shared_memory_size_bytes": "set once for a container; whoever sees NCCL fail at its start asks for it",
+    "gpu_process_shared_memory_used_bytes": "grows with the number of ranks once, at the start of an engine",
+    "gpu_mps_active": "a setting of the node, compared when nodes of one service differ",
+    "gpu_fabric_manager_running": "fabric problems of the GPUs, which are shown, are what follows from it",
     "gpu_bar1_memory_total_bytes": "fixed from boot on; whoever sets up peer-to-peer asks once",
     "gpu_bar1_memory_used_bytes": "of use to whoever maps device memory, not to whoever serves models",
     "gpu_bar1_memory_free_bytes": "the size less what is used",

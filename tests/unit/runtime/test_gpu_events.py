@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from exporter.config.settings import parse
+from exporter.derive.nic_events import MAX_ADAPTERS
 from exporter.driver import protocol
 from exporter.driver.daemon.source import DRIVER_DOWN
 from exporter.model import CardFacts
@@ -16,6 +17,7 @@ from exporter.runtime.gpu_event_lines import MAX_LOGGED
 from exporter.runtime.gpu_events import PERIOD, STARTUP_GRACE, GpuEvents
 from exporter.sources.kernel_log.log import Entry
 from exporter.sources.kernel_log.messages import GpuNameMessage, XidMessage
+from exporter.sources.kernel_log.nic_messages import NicMessage
 from exporter.sources.kernel_log.switch_messages import SxidMessage
 from exporter.sources.pci import PciDevices
 from tests.support.builders import Clock, card
@@ -266,6 +268,21 @@ def test_an_event_before_the_start_is_seen_and_not_counted(events, tmp_path, cap
     (xid_count,) = [xid_count for xid_count in events.view(CARDS) if xid_count.last_unix_time is not None]
     assert (xid_count.count, xid_count.last_unix_time) == (0, 1_699_999_000.5)
     assert not [text for text in caplog.messages if "event=xid" in text]
+
+
+def test_faults_of_adapters_are_counted_by_kind_and_logged_once_a_minute(events, changes, caplog):
+    def entry(event, old=False, at=1.7e9, pci="0000:65:00.0"):
+        return Entry(message=NicMessage(pci=pci, event=event, detail="Link down"), unix_time=at, old=old)
+
+    events._on_log_entries([entry("health", old=True, at=1.6e9), entry("link_down"), entry("link_down", at=1.8e9)])
+    assert changes
+    assert {(*each.labels, each.count, each.last_unix_time) for each in events.nic_events()} == {
+        ("0000:65:00.0", "health", 0, 1.6e9),
+        ("0000:65:00.0", "link_down", 2, 1.8e9),
+    }
+    assert caplog.text.count("event=nic_event") == 1
+    events._on_log_entries([entry("link_down", pci=f"0000:{bus:02x}:00.0") for bus in range(200)])
+    assert len({each.labels.pci_bus_id for each in events.nic_events()}) == MAX_ADAPTERS + 1
 
 
 def test_messages_about_devices_that_are_not_there_count_nothing_and_are_logged_once(clock, tmp_path, caplog):

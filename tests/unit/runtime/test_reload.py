@@ -82,6 +82,8 @@ CHANGES: dict[str, tuple[str, str]] = {
     "kernel_log.path": ("kernel_log: {path: SECRET}", "kernel_log: {path: OTHER}"),
     "owners.enabled": ("owners: {enabled: true}", "owners: {enabled: false}"),
     "owners.dcgm_labels": ("owners: {dcgm_labels: false}", "owners: {dcgm_labels: true}"),
+    "nics.enabled": ("nics: {enabled: false}", "nics: {enabled: true}"),
+    "nics.sysfs": ("nics: {sysfs: /sys}", "nics: {sysfs: /nonexistent}"),
     **_endpoint(
         "engines",
         kind=("kind: vllm", "kind: tgi"),
@@ -172,6 +174,7 @@ def in_use(app, log):
     return {
         "cards": app.cards and (app.cards._freshness.interval, app.cards._freshness.deadline),
         "kernel_log": (watch is not None, watch and watch.path),
+        "nics": app.nics._root,
         "engines": [(made_of, poller.config) for made_of, poller in app.pollers.replicas.items()],
         "gateways": list(app.pollers.gateways),
         "stores": list(app.pollers.stores),
