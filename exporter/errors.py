@@ -75,7 +75,15 @@ class SourceError(ShardwatchError):
 
 
 class EndpointError(SourceError):
-    """An HTTP exchange failed: refused, timeout, dns, tls, http_503, too_large, redirect, protocol, …."""
+    """An HTTP exchange failed: refused, timeout, dns, tls, http_503, too_large, redirect, protocol, ….
+
+    ``detail`` is the figure or name that belongs to the reason, None where there is none: the seconds of a deadline,
+    the bytes of a limit, a status, the host of a look-up, the origin that a redirect names, the files of credentials.
+    """
+
+    def __init__(self, reason: str, message: str = "", *, detail: float | str | None = None) -> None:
+        self.detail = detail
+        super().__init__(reason, message)
 
 
 class PageError(SourceError):

@@ -1,14 +1,14 @@
 """What ``check`` and ``top`` print when a node cannot be asked, in both languages.
 
 The errors of the HTTP client are English, for the log.  Their closed reasons have a Chinese text here, to which the
-figures and names of the message are added.
+detail of the error is added.
 """
 
 from __future__ import annotations
 
 import re
 
-from exporter.errors import SourceError
+from exporter.errors import EndpointError, SourceError
 from exporter.model.text import Language
 
 _CHINESE = {
@@ -32,13 +32,7 @@ _CHINESE = {
     "unreachable": "无法连接",
     "url": "URL 无效",
 }
-_DETAILS = (  # of the client's messages, and what stands for them
-    (re.compile(r"not done within ([0-9.e+]+) s"), "{} 秒"),
-    (re.compile(r"limit is ([0-9]+)|larger than ([0-9]+) bytes"), "上限 {} 字节"),
-    (re.compile(r"redirected to (https?://[^,\s]+)"), "{}"),
-    (re.compile(r"cannot (?:use|read) (.+?): "), "{}"),
-)
-_STATUS = re.compile(r"status ([0-9]+)")
+_DETAILS = {"timeout": "{:g} 秒", "too_large": "上限 {:.0f} 字节"}  # how the detail of a reason is written
 _FIELD = re.compile(r"`([^`]+)`\Z")
 
 
@@ -49,16 +43,13 @@ def reasons() -> frozenset[str]:
 
 def explain(error: SourceError, language: Language) -> str:
     """Return why the exchange with a node failed; in English the client's own message."""
-    message = str(error)
     if language is Language.ENGLISH:
-        return message
-    if status := _STATUS.search(message) if error.reason.startswith("http_") else None:
-        return f"应答状态码为 {status[1]}"
+        return str(error)
+    detail = error.detail if isinstance(error, EndpointError) else None
+    if error.reason.startswith("http_"):
+        return f"应答状态码为 {detail}"
     text = _CHINESE.get(error.reason, f"请求失败（{error.reason}）")
-    for pattern, form in _DETAILS:
-        if found := pattern.search(message):
-            return f"{text}（{form.format(next(filter(None, found.groups())))}）"
-    return text
+    return text if detail is None else f"{text}（{_DETAILS.get(error.reason, '{}').format(detail)}）"
 
 
 def explain_document(error: Exception, language: Language) -> str:

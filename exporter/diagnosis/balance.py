@@ -34,7 +34,7 @@ def findings(view: View, past: Past) -> Iterator[Finding]:
         starved = tuple(_not_receiving_traffic(view, past, model, replicas))
         yield from starved
         if not starved:
-            yield from _replicas(model, replicas)
+            yield from _replicas(past, model, replicas)
 
 
 def _by_model(view: View) -> dict[str, list[ReplicaState]]:
@@ -239,12 +239,9 @@ def _siblings(past: Past, model: str, replicas: list[ReplicaState]) -> Iterator[
         )
 
 
-def _replicas(model: str, replicas: list[ReplicaState]) -> Iterator[Finding]:
-    loads = {
-        replica.name: load
-        for replica in replicas
-        if (load := requests(replica, Quantity.REQUESTS_RUNNING)) is not None
-    }
+def _replicas(past: Past, model: str, replicas: list[ReplicaState]) -> Iterator[Finding]:
+    """Compare the mean loads of the window: at any instant, loads of some ten requests differ by chance."""
+    loads = {replica.name: load for replica in replicas if (load := past.of(replica.name).running) is not None}
     if len(loads) < 2:
         return
     total = sum(loads.values())
@@ -263,8 +260,8 @@ def _replicas(model: str, replicas: list[ReplicaState]) -> Iterator[Finding]:
         severity=Severity.WARNING,
         subject=Subject(SubjectKind.NODE, model, model),
         summary=Text(
-            f"{busiest} has {loads[busiest]:g} of {total:g} running requests of {model}",
-            f"{model} 的 {total:g} 个运行中请求里有 {loads[busiest]:g} 个在 {busiest}",
+            f"{busiest} runs {loads[busiest]:.0f} of {total:.0f} requests of {model} (mean of 5 min)",
+            f"{model} 运行中的 {total:.0f} 个请求里有 {loads[busiest]:.0f} 个在 {busiest}（5 分钟均值）",
         ),
         evidence=(
             Evidence("max_to_mean", loads[busiest] / mean, "ratio"),

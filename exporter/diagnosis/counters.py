@@ -59,8 +59,10 @@ class CounterWindow:
         return (newest.totals[name] - base.totals[name]) / (newest.at - base.at)
 
     def _base(self, name: Counter) -> _WindowSample | None:
-        """Return the oldest sample with a counter that the newest one has, too."""
-        if not self._samples or name not in self._samples[-1].totals:
-            return None
-        base = next(sample for sample in self._samples if name in sample.totals)
-        return base if base is not self._samples[-1] else None
+        """Return the oldest sample since which a counter was never missing: after a gap it counts from 0 again."""
+        base = None
+        for sample in reversed(self._samples):
+            if name not in sample.totals:
+                break
+            base = sample
+        return base if self._samples and base is not self._samples[-1] else None

@@ -37,6 +37,7 @@ class ReplicaPast(Struct, frozen=True, kw_only=True):
     served_ago: float = inf  # seconds since requests were running
     down_for: float = 0.0  # seconds
     has_generated: bool = False  # since the daemon's start
+    running: float | None = None  # requests, the mean over the window
     token_rate: float | None = None  # read and generated
     lookup_rate: float | None = None  # tokens looked up in the prefix cache
     preemption_rate: float | None = None
@@ -90,6 +91,8 @@ class DiagnosisHistory:
         self._records: dict[str, _Record] = {}
         self._counters = CounterWindow()
         self._active: dict[Counter, float] = {}  # seconds, where the driver does not measure them
+        self._running: dict[Counter, float] = {}  # request seconds
+        self._sampled_at: float | None = None
         self._throttled: Mapping[tuple[str, str], float] = EMPTY
         self._pools: Mapping[tuple[str, str], PoolPast] = EMPTY
         self._nics: Mapping[NicPortKey, NicPast] = EMPTY
@@ -98,6 +101,7 @@ class DiagnosisHistory:
         """Return the past of each subject; to be called once for each snapshot, in its order."""
         if self._counters.is_due(snapshot.at):
             self._counters.update(snapshot.at, dict(self._read(snapshot)))
+            self._sampled_at = snapshot.at
             self._throttled = {
                 (card.facts.uuid, reason): share
                 for card in snapshot.cards
@@ -123,6 +127,7 @@ class DiagnosisHistory:
     def _read(self, snapshot: Snapshot) -> Iterator[tuple[Counter, float]]:
         for replica in snapshot.replicas:
             yield from _of_replica(replica)
+        yield from self._of_loads(snapshot)
         yield from self._of_gpus(snapshot)
         for gateway in snapshot.gateways:
             for pool, load in gateway.reading.pools.items() if gateway.reading is not None else ():
@@ -131,6 +136,17 @@ class DiagnosisHistory:
                         yield ("pool", gateway.name, pool, what), value
         for nic in snapshot.nics:
             yield from _of_nic(nic.port)
+
+    def _of_loads(self, snapshot: Snapshot) -> Iterator[tuple[Counter, float]]:
+        """Yield the running requests times seconds: what they grow by is the mean load."""
+        seconds = 0.0 if self._sampled_at is None else snapshot.at - self._sampled_at
+        self._running = {
+            name: self._running.get(name, 0.0) + load * seconds
+            for replica in snapshot.replicas
+            if (load := requests(replica, Quantity.REQUESTS_RUNNING)) is not None
+            for name in [(replica.name, Quantity.REQUESTS_RUNNING)]
+        }
+        yield from self._running.items()
 
     def _of_gpus(self, snapshot: Snapshot) -> Iterator[tuple[Counter, float]]:
         active: dict[Counter, float] = {}
@@ -187,6 +203,7 @@ class DiagnosisHistory:
             served_ago=now - record.served_at,
             down_for=0.0 if record.read_at is None else now - record.read_at,
             has_generated=bool(tokens),
+            running=rate((name, Quantity.REQUESTS_RUNNING)),
             token_rate=token_rate,
             lookup_rate=rate((name, Quantity.PREFIX_CACHE_QUERIES)),
             preemption_rate=rate((name, Quantity.PREEMPTIONS)),

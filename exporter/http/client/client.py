@@ -93,7 +93,7 @@ class HttpClient:
         try:
             body, expires = self._fetch(path, Deadline(self._target.timeout))
         except EndpointError as problem:
-            failure = EndpointError(problem.reason, f"{self._redacted(path)}: {problem}")
+            failure = EndpointError(problem.reason, f"{self._redacted(path)}: {problem}", detail=problem.detail)
         else:
             return FetchResult(body=body, duration=time.monotonic() - started, certificate_expires=expires)
         # Raised out here so that it carries neither the cause, whose text may hold a secret, nor its frames.
@@ -210,4 +210,4 @@ def _status_error(status: int) -> EndpointError:
     Statuses that no standard knows share a word, or a peer could invent labels.
     """
     word = str(status) if status in _STATUSES else f"{str(status)[0]}xx"
-    return EndpointError(f"http_{word}", f"answered with status {status}")
+    return EndpointError(f"http_{word}", f"answered with status {status}", detail=status)

@@ -25,10 +25,14 @@ def file_stamp(path: str) -> FileStamp:
     try:
         status = os.stat(path)
     except (OSError, ValueError) as problem:
-        raise EndpointError("credentials", f"cannot read {path}: {system_reason(problem)}") from None
+        raise _unreadable(path, system_reason(problem)) from None
     if not stat.S_ISREG(status.st_mode):
-        raise EndpointError("credentials", f"cannot read {path}: not a regular file")
+        raise _unreadable(path, "not a regular file")
     return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
+
+
+def _unreadable(path: str, why: str) -> EndpointError:
+    return EndpointError("credentials", f"cannot read {path}: {why}", detail=path)
 
 
 def system_reason(problem: Exception) -> str:
@@ -45,9 +49,10 @@ def read_secret(path: str) -> str:
             raw = file.read(_MAX_SECRET + 1)
         text = raw.decode().strip()
     except (OSError, ValueError) as problem:
-        raise EndpointError("credentials", f"cannot read {path}: {system_reason(problem)}") from None
+        raise _unreadable(path, system_reason(problem)) from None
     if not text or len(raw) > _MAX_SECRET:
-        raise EndpointError("credentials", f"{path} is {'empty' if not text else 'too long for a secret'}")
+        what = "empty" if not text else "too long for a secret"
+        raise EndpointError("credentials", f"{path} is {what}", detail=path)
     return text
 
 
@@ -56,7 +61,8 @@ def authorization(target: Target) -> dict[str, str]:
     if target.bearer_token_file:
         token = read_secret(target.bearer_token_file)
         if not _TOKEN.fullmatch(token):
-            raise EndpointError("credentials", f"{target.bearer_token_file} holds more than one word, or no token")
+            path = target.bearer_token_file
+            raise EndpointError("credentials", f"{path} holds more than one word, or no token", detail=path)
         return {"Authorization": f"Bearer {token}"}
     if target.username is None:
         return {}

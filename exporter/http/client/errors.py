@@ -29,9 +29,9 @@ def explain(cause: BaseException, phase: str, seconds: float) -> EndpointError:
     """Return the error for whatever stopped an exchange in ``phase``, ``seconds`` being its deadline."""
     cause = _root(cause)
     if isinstance(cause, EndpointError):
-        return EndpointError(cause.reason, str(cause))
+        return EndpointError(cause.reason, str(cause), detail=cause.detail)
     if isinstance(cause, TimeoutError):
-        return EndpointError("timeout", f"not done within {seconds:g} s, stopped while {phase}")
+        return EndpointError("timeout", f"not done within {seconds:g} s, stopped while {phase}", detail=seconds)
     if isinstance(cause, ssl.SSLError):
         return _explain_tls(cause, phase)
     if isinstance(cause, http.client.RemoteDisconnected):

@@ -64,10 +64,12 @@ class Resolver:
             if lookup is None or (lookup.done.is_set() and time.monotonic() - lookup.at > _MAX_AGE):
                 lookup = self._start(host)
         if not lookup.done.wait(deadline.remaining()):
-            raise EndpointError("dns", f"the resolver did not answer for {host} within {deadline.seconds:g} s")
+            raise EndpointError(
+                "dns", f"the resolver did not answer for {host} within {deadline.seconds:g} s", detail=host
+            )
         if lookup.problem:
             self.forget(host)
-            raise EndpointError("dns", f"cannot resolve {host}: {lookup.problem}")
+            raise EndpointError("dns", f"cannot resolve {host}: {lookup.problem}", detail=host)
         return lookup.addresses
 
     def cached(self, host: str) -> tuple[Address, ...]:

@@ -206,7 +206,8 @@ def _length(fields: wire.Fields, limits: Limits) -> int | None:
     if lengths or not _LENGTH.fullmatch(text):
         raise EndpointError("content_length", "the Content-Length is not one number")
     if int(text) > limits.wire_bytes:
-        raise EndpointError("too_large", f"announces {int(text)} bytes; the limit is {limits.wire_bytes}")
+        limit = limits.wire_bytes
+        raise EndpointError("too_large", f"announces {int(text)} bytes; the limit is {limit}", detail=limit)
     return int(text)
 
 
@@ -267,7 +268,7 @@ def _bad_chunk() -> EndpointError:
 
 
 def _too_large(limit: int) -> EndpointError:
-    return EndpointError("too_large", f"the page is larger than {limit} bytes")
+    return EndpointError("too_large", f"the page is larger than {limit} bytes", detail=limit)
 
 
 def _inflate(pieces: Iterator[bytes]) -> Iterator[bytes]:

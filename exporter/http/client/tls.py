@@ -54,7 +54,7 @@ def _make_context(target: Target) -> ssl.SSLContext:
         elif not target.insecure_skip_verify:
             context.load_default_certs()
     except (OSError, ValueError) as problem:
-        raise EndpointError("credentials", f"cannot use {target.ca_file}: {_pem_problem(problem)}") from None
+        raise _unusable(target.ca_file or "the system's certificates", problem) from None
     try:
         if target.cert_file:
             # an empty password instead of OpenSSL's default, which stops the daemon to ask at the terminal
@@ -63,8 +63,12 @@ def _make_context(target: Target) -> ssl.SSLContext:
             raise EndpointError("credentials", "key_file is set and cert_file is not")
     except (OSError, ValueError) as problem:
         pair = " with ".join(path for path in (target.cert_file, target.key_file) if path)
-        raise EndpointError("credentials", f"cannot use {pair}: {_pem_problem(problem)}") from None
+        raise _unusable(pair, problem) from None
     return context
+
+
+def _unusable(files: str, problem: Exception) -> EndpointError:
+    return EndpointError("credentials", f"cannot use {files}: {_pem_problem(problem)}", detail=files)
 
 
 def _pem_problem(problem: Exception) -> str:

@@ -87,7 +87,8 @@ def follow(origin: Origin, path: str, location: str | None) -> str:
     except (EndpointError, ValueError):
         raise EndpointError("redirect", "redirected to something that is not an http URL") from None
     if target != origin:
-        raise EndpointError("redirect", f"redirected to {target}, another origin; configure that URL if it is right")
+        message = f"redirected to {target}, another origin; configure that URL if it is right"
+        raise EndpointError("redirect", message, detail=str(target))
     return path
 
 

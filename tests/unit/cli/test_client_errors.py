@@ -31,27 +31,40 @@ def test_every_reason_of_the_client_has_a_chinese_text():
 
 
 @pytest.mark.parametrize(
-    ("reason", "message", "shown"),
+    ("error", "shown"),
     [
-        ("http_404", "answered with status 404", "应答状态码为 404；"),
-        ("http_4xx", "answered with status 499", "应答状态码为 499"),
-        ("refused", "connection refused; is the server running on that port?", "连接被拒绝；服务是否在该端口上运行？"),
-        ("timeout", "not done within 2.5 s, stopped while connecting", "未在时限内完成（2.5 秒）"),
-        ("redirect", "redirected to http://other:1, another origin; configure that URL if it is right", "（http://other:1）"),
-        ("too_large", "the page is larger than 1024 bytes", "应答过大（上限 1024 字节）"),
-        ("invented", "something else", "请求失败（invented）"),
+        (EndpointError("http_404", "answered with status 404", detail=404), "应答状态码为 404；"),
+        (EndpointError("http_4xx", "answered with status 499", detail=499), "应答状态码为 499"),
+        (EndpointError("refused", "connection refused"), "连接被拒绝；服务是否在该端口上运行？"),
+        (EndpointError("timeout", "not done within 2.5 s", detail=2.5), "未在时限内完成（2.5 秒）"),
+        (EndpointError("redirect", "to another origin", detail="http://other:1"), "未跟随（http://other:1）"),
+        (EndpointError("too_large", "the page is larger", detail=33554432), "应答过大（上限 33554432 字节）"),
+        (EndpointError("credentials", "cannot read ca.pem", detail="ca.pem"), "凭据文件无法使用（ca.pem）"),
+        (EndpointError("invented", "something else"), "请求失败（invented）"),
     ],
-)  # fmt: skip
-def test_a_failed_exchange_is_chinese(monkeypatch, capsys, reason, message, shown):
+)
+def test_a_failed_exchange_is_chinese(monkeypatch, capsys, error, shown):
     def fail(_):
-        raise EndpointError(reason, f"http://h:1/api/v1/node: {message}")
+        raise error
 
     monkeypatch.setattr(SessionClient, "fetch", fail)
     assert main(["check", "--lang", "zh", "--fail-on", "verdict", "h:1"]) == 3
     line = capsys.readouterr().out
     assert shown in line
-    assert message not in line
-    assert message in client_errors.explain(EndpointError(reason, message), Language.ENGLISH)
+    assert str(error) not in line
+    assert client_errors.explain(error, Language.ENGLISH) == str(error)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["127.0.0.1:1"], "连接被拒绝"),
+        (["--ca-file", "/nonexistent.pem", "https://127.0.0.1:1"], "凭据文件无法使用（/nonexistent.pem）"),
+    ],
+)
+def test_the_detail_of_an_error_survives_the_client(arguments, shown, capsys):
+    assert main(["check", "--lang", "zh", "--fail-on", "verdict", *arguments]) == 3
+    assert shown in capsys.readouterr().out
 
 
 def test_an_answer_of_another_program_is_chinese(monkeypatch, capsys):

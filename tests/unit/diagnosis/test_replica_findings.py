@@ -73,16 +73,26 @@ def test_a_replica_that_stopped_is_neither_slow_nor_a_measure_for_others(stopped
 
 def test_uneven_replicas_are_a_finding_unless_the_one_with_less_has_a_queue():
     def uneven(busy, spare, waiting=0):
-        states = (
-            replica("a", reading=reading(requests_running=busy)),
-            replica("b", reading=reading(requests_running=spare, requests_waiting=waiting)),
-        )
-        return set(findings(replicas=states))
+        first = replica("a", reading=reading(requests_running=busy))
+        second = replica("b", reading=reading(requests_running=spare, requests_waiting=waiting))
+        return set(lived((first, first), (second, second)))
 
     assert uneven(32, 9) == {"ReplicasUneven"}
     assert uneven(32, 9, waiting=90) == set()
     assert uneven(12, 3) == set()  # 8 each on average, or it is chance
     assert uneven(38, 2) == set()  # a canary
+
+
+def test_replicas_that_are_uneven_only_for_an_instant_are_not_a_finding():
+    history, found = DiagnosisHistory(), set()
+    for turn in range(60):
+        loads = (28, 8) if turn // 3 % 2 else (8, 28)  # each busier for half a minute, as chance has it
+        states = tuple(
+            replica(name, reading=reading(requests_running=load)) for name, load in zip("ab", loads, strict=True)
+        )
+        now = replace(snapshot(replicas=states), at=1000.0 + 10.0 * turn)
+        found = {finding.id for finding in find(now, history.update(now))}
+        assert turn < 12 or not found
 
 
 def uneven_ranks(prompts):
