@@ -65,7 +65,8 @@ def serve_simulated(node: SimulatedNode, settings: Settings, lines: tuple[str, .
         discovery = replace(settings.discovery, processes=False)
         nics = settings.nics if node.sysfs is None else replace(settings.nics, sysfs=node.sysfs)
         settings = replace(settings, engines=engines, gateways=(gateway,), discovery=discovery, nics=nics)
-        app = App(settings, driver=Driver(module=NVML_MODULE, options=node.driver_options))
+        driver = Driver(module=NVML_MODULE, options=node.driver_options, cgroup=node.cgroup, pods=node.pods)
+        app = App(settings, driver=driver)
         return serve(app, on_listening=lambda host, port: print_urls(host, port, lines))
     finally:
         node.stop()

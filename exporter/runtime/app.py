@@ -30,6 +30,7 @@ from exporter.model import (
     Economics,
     GpuAssignment,
     Outcome,
+    Pod,
     ReplicaState,
     Snapshot,
     SourceStatus,
@@ -49,6 +50,7 @@ from exporter.runtime.reload import outcome, waiting
 from exporter.runtime.software import SoftwareWatcher
 from exporter.runtime.stragglers import StragglerTracker
 from exporter.sources import process_metrics
+from exporter.sources.processes.owners import OwnerReader
 from exporter.web.history import NodeHistory
 
 if TYPE_CHECKING:
@@ -61,10 +63,15 @@ FIRST_POLLS_AFTER = 0.06  # seconds; learning eight pages takes as long, and the
 
 
 class Driver(Struct, frozen=True, kw_only=True):
-    """The module that answers for the driver, and its options: pynvml, or the simulated cards."""
+    """The module that answers for the driver, and its options: pynvml, or the simulated cards.
+
+    ``cgroup``: returns the control groups of a simulated node's process; ``pods``: those that run there.
+    """
 
     module: str = "pynvml"
     options: str = ""
+    cgroup: Callable[[int], str] | None = None
+    pods: tuple[Pod, ...] = ()
 
 
 class App:
@@ -111,13 +118,15 @@ class App:
             configured=lambda: self.settings.engines, on_change=self._on_discovery, clock=clock, unix_now=unix_now
         )
         self.publisher = self._make_publisher()
+        cgroup, simulated_pods = (driver.cgroup, driver.pods) if driver is not None else (None, ())
         self.assignments = AssignmentWatcher(
             cards=self._known_cards,
             endpoints=self.pollers.endpoints,
             on_engines=self.discovery.on_processes if settings.discovery.processes else None,
             on_change=self._notify,
             names_owners=lambda: self.settings.owners.enabled,
-            pods=lambda: self.discovery.pods,
+            pods=lambda: (*self.discovery.pods, *simulated_pods),
+            owner_reader=None if cgroup is None else OwnerReader(read_cgroup=lambda _, pid: cgroup(pid)),
             clock=self._clock,
         )
         self.listener: HttpServer | None = None

@@ -54,6 +54,7 @@ class AssignmentWatcher:
         on_change: Callable[[], None] = lambda: None,
         names_owners: Callable[[], bool] = lambda: True,
         pods: Callable[[], Collection[Pod]] = tuple,
+        owner_reader: OwnerReader | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``on_engines`` is called with the engines of this node; None: they are not to be discovered.
@@ -70,7 +71,7 @@ class AssignmentWatcher:
         self._pods = pods
         self._clock = clock
         self._assignment = Assignment()
-        self._owner_reader = OwnerReader()
+        self._owner_reader = owner_reader or OwnerReader()
         self._owned: Mapping[int, OwnedProcess] = EMPTY
         self.limits: frozenset[str] = frozenset()  # that the last scans reached: processes, descriptors, sockets
         self._scan_limits: frozenset[str] = frozenset()

@@ -18,6 +18,8 @@ from types import TracebackType
 from typing import Any
 
 from exporter.errors import ShardwatchError
+from exporter.model import Pod
+from exporter.simulate import owners
 from exporter.simulate.node_spec import NodeSpec
 from exporter.simulate.records import ReplicaSpec
 from exporter.simulate.scenarios import SCENARIOS, find
@@ -65,6 +67,15 @@ class SimulatedNode:
     def driver_options(self) -> str:
         """The node specification with the pids of all ranks, as JSON; complete once ``start`` has returned."""
         return self.node_spec.dumps()
+
+    @property
+    def pods(self) -> tuple[Pod, ...]:
+        """The pods of the replicas."""
+        return owners.pods(spec.name for spec in self.scenario.replicas)
+
+    def cgroup(self, pid: int) -> str:
+        """Return the control groups of a process on a GPU; complete once ``start`` has returned."""
+        return owners.cgroups(self.node_spec.pids).get(pid) or owners.other_cgroup()
 
     def start(self) -> SimulatedNode:
         """Start the engines and wait until they serve; ShardwatchError when one does not within the deadline."""

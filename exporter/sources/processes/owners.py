@@ -65,8 +65,12 @@ class UserNames:
 class OwnerReader:
     """Reads and keeps the owners of processes; for one thread."""
 
-    def __init__(self, users: UserNames | None = None) -> None:
+    def __init__(
+        self, users: UserNames | None = None, read_cgroup: Callable[[str, int], str] = procfs.cgroup_lines
+    ) -> None:
+        """``read_cgroup`` returns the text of ``/proc/PID/cgroup`` for the root of /proc and a pid."""
         self._users = users or UserNames()
+        self._read_cgroup = read_cgroup
         self._known: dict[tuple[int, float], ProcessOwner] = {}
         self.reads = 0  # of control groups
 
@@ -81,7 +85,7 @@ class OwnerReader:
         self.reads += 1
         uid = procfs.real_uid(root, pid)
         name = self._users.name(uid) if uid is not None else ""
-        owner = replace(parse_cgroup(procfs.cgroup_lines(root, pid)), user=name if name is not None else str(uid))
+        owner = replace(parse_cgroup(self._read_cgroup(root, pid)), user=name if name is not None else str(uid))
         stat = procfs.stat(root, pid)
         if started is None or stat is None or stat.started != started:
             return ProcessOwner()  # what was read may be another's, which has the pid now

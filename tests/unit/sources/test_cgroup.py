@@ -98,6 +98,15 @@ def test_slurm_of_version_1_counts_although_systemd_knows_the_service_only():
     assert parse_cgroup("4:memory:/slurm_n1/uid_0/job_12/step_batch\n") == ProcessOwner(slurm_job="12")
 
 
+def test_the_groups_of_a_job_of_slurm_22_05_as_they_were_recorded():
+    """Of ``srun sleep`` with proctrack/cgroup on version 1, where only the freezer is Slurm's."""
+    lines = (
+        "9:name=systemd:/\n8:pids:/\n7:blkio:/\n6:freezer:/slurm_vm/uid_0/job_2/step_0\n5:devices:/\n"
+        "4:memory:/machine/0123456789abcdef0123456789abcdef\n3:cpuset:/\n2:cpuacct:/\n1:cpu:/\n0::/\n"
+    )
+    assert parse_cgroup(lines) == ProcessOwner(slurm_job="2")
+
+
 LIES = {
     "a user's own group named after a pod": (
         f"/user.slice/user-1000.slice/user@1000.service/kubepods-pod{UID_}.slice/x",
