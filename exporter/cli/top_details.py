@@ -8,6 +8,7 @@ from exporter.cli.check_text import finding_lines
 from exporter.cli.terminal import duration, painter, printable
 from exporter.cli.top_model import NodeState, TopRow
 from exporter.cli.top_rows import freshness, latency, short_name, signals_of, throttle_reasons
+from exporter.diagnosis.verdict_names import VERDICT_NAMES
 from exporter.model import Signal, Stage
 from exporter.model.finding import VerdictState
 from exporter.model.text import Language, Text
@@ -63,7 +64,7 @@ def _verdict(verdict: api.VerdictDocument, language: Language) -> str:
     if verdict.state is VerdictState.SERVE:
         return ""
     why = printable(verdict.detail or verdict.reason)
-    return f"{Text('verdict', '判定').in_(language)} {verdict.state.value}: {why}"
+    return f"{Text('verdict', '判定').in_(language)} {VERDICT_NAMES[verdict.state].in_(language)}: {why}"
 
 
 def _joined(*parts: str) -> Iterator[str]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from exporter.cli.check_text import SEVERITY_WORDS, total
+from exporter.cli.check_impact import total
+from exporter.cli.check_text import SEVERITY_WORDS
 from exporter.cli.terminal import duration
 from exporter.cli.top_model import NodeState, TopCell, TopColumn, TopRow, TopTable
 from exporter.diagnosis import thresholds as limit
 from exporter.diagnosis.cause_names import CAUSE_NAMES
+from exporter.diagnosis.verdict_names import VERDICT_NAMES
 from exporter.model import Cause, Quantity, Signal, Stage
 from exporter.model.finding import Severity, VerdictState
 from exporter.model.text import Language, Text
@@ -65,7 +67,7 @@ _REPLICAS = (
     _Heading(Text("Replica", "副本")),
     _Heading(Text("Verdict", "判定")),
     _Heading(Text("Run", "运行"), numeric=True),
-    _Heading(Text("Wait", "等待"), numeric=True),
+    _Heading(Text("Wait", "排队"), numeric=True),
     _Heading(Text("TTFT p99", "TTFT p99"), numeric=True),
     _Heading(Text("ITL p50", "ITL p50"), 3, numeric=True),
     _Heading(Text("KV", "KV"), 4, numeric=True),
@@ -83,7 +85,7 @@ _NODES = (
     _Heading(Text("GPUs", "GPU"), numeric=True),
     _Heading(Text("Replicas", "副本"), 4, numeric=True),
     _Heading(Text("Run", "运行"), 5, numeric=True),
-    _Heading(Text("Wait", "等待"), 6, numeric=True),
+    _Heading(Text("Wait", "排队"), 6, numeric=True),
     _Heading(Text("Power", "功耗"), 7, numeric=True),
     _Heading(Text("Data", "数据")),
 )
@@ -286,7 +288,7 @@ def _gpu_state(
     for replica in gpu.replicas:
         for other in slowing.get(replica, ()):
             if other.uuid != gpu.uuid:
-                word = Text("waits for GPU {}", "等待 GPU {}").in_(language)
+                word = Text("waits for GPU {}", "等待 {} 号卡").in_(language)
                 return TopCell(word.format(clean(other.gpu)), level=Level.INFO)
     return TopCell(TEXTS["ok"].in_(language), level=Level.GOOD)
 
@@ -294,7 +296,8 @@ def _gpu_state(
 def verdict_cell(verdict: api.VerdictDocument, language: Language, reason: str = "") -> TopCell:
     """Return a verdict with its reason, or with ``reason`` where it has none."""
     reason = reason_words(verdict.reason or reason, language) if verdict.state is not VerdictState.SERVE else ""
-    return TopCell(f"{verdict.state.value} {reason}".rstrip(), level=_VERDICTS.get(verdict.state, Level.GOOD))
+    text = f"{VERDICT_NAMES[verdict.state].in_(language)} {reason}".rstrip()
+    return TopCell(text, level=_VERDICTS.get(verdict.state, Level.GOOD))
 
 
 def _xid(gpu: api.GpuDocument, language: Language, unix_now: float) -> TopCell:

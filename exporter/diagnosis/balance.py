@@ -142,7 +142,7 @@ def _ranks(view: View, replica: ReplicaState) -> Iterator[Finding]:
         figures = window(replica)
         prompts = figures.rank_prompt_token_rates if figures is not None else EMPTY
         last = min(loads, key=lambda rank: loads[rank])
-        state, state_zh, name = ("running", "运行中", "running") if running else ("waiting", "等待", "waiting")
+        state, state_zh, name = ("running", "运行", "running") if running else ("waiting", "排队", "waiting")
         yield Finding(
             id="RanksUneven",
             severity=Severity.WARNING,

@@ -41,8 +41,8 @@ _LABELS = {
     "reason": Text("reason", "原因"),
     "remaining": Text("remaining", "剩余"),
     "requests": Text("requests", "请求数"),
-    "requests_running": Text("running", "运行中"),
-    "requests_waiting": Text("waiting", "等待中"),
+    "requests_running": Text("running", "运行"),
+    "requests_waiting": Text("waiting", "排队"),
     "restarts": Text("restarts", "重启次数"),
     "sm_active": Text("SM active", "SM 活跃"),
     "state": Text("state", "状态"),
@@ -69,11 +69,12 @@ _PATTERNS = (
     (re.compile(r"errors_(.+)"), Text("{0} errors", "{0} 错误")),
     (re.compile(r"process_(\d+)"), Text("process {0}", "进程 {0}")),
     (re.compile(r"owner_of_(\d+)"), Text("owner of process {0}", "进程 {0} 的使用者")),
+    (re.compile(r"xid_(\d+)"), Text("meaning", "含义")),
     (re.compile(r"share_of_(.+)"), Text("share of {0}", "{0} 的份额")),
-    (re.compile(r"waiting_rank_(.*)"), Text("waiting on rank {0}", "rank {0} 等待中")),
-    (re.compile(r"running_rank_(.*)"), Text("running on rank {0}", "rank {0} 运行中")),
-    (re.compile(r"running_(.+)"), Text("running on {0}", "{0} 运行中")),
-    (re.compile(r"utilization_gpu_(.+)"), Text("utilization of GPU {0}", "GPU {0} 利用率")),
+    (re.compile(r"waiting_rank_(.*)"), Text("waiting on rank {0}", "rank {0} 排队")),
+    (re.compile(r"running_rank_(.*)"), Text("running on rank {0}", "rank {0} 运行")),
+    (re.compile(r"running_(.+)"), Text("running on {0}", "{0} 运行")),
+    (re.compile(r"utilization_gpu_(.+)"), Text("utilization of GPU {0}", "{0} 号卡利用率")),
 )
 
 

@@ -12,12 +12,12 @@ DRAIN_NODE = Text(
 )
 DRAIN = Text(
     "Drain GPU {gpu}: let its replica finish, then end its processes.",
-    "排空 GPU {gpu}：等副本处理完后结束其进程。",
+    "排空 {gpu} 号卡：等副本处理完后结束其进程。",
 )
 RESET = Text("Run nvidia-smi --gpu-reset -i {gpu}.", "执行 nvidia-smi --gpu-reset -i {gpu}。")
-COOLING = Text("Check fan, filter and airflow of GPU {gpu}.", "检查 GPU {gpu} 的风扇、滤网与风道。")
+COOLING = Text("Check fan, filter and airflow of GPU {gpu}.", "检查 {gpu} 号卡的风扇、滤网与风道。")
 POWER = Text("Check the power supplies of the chassis.", "检查机箱电源。")
-RESEAT = Text("Reseat GPU {gpu} or its riser.", "重新插拔 GPU {gpu} 或其转接卡。")
+RESEAT = Text("Reseat GPU {gpu} or its riser.", "重新插拔 {gpu} 号卡或其转接卡。")
 OTHER_PROCESS = Text(
     "Find the process that does not belong to the replica (nvidia-smi) and end or move it.",
     "找到不属于该副本的进程（nvidia-smi），结束或迁走它。",

@@ -35,7 +35,7 @@ _REBOOT_IF_HUNG = Text(
 _OUT_OF_SERVICE = {
     "lost": _Words(
         id="GpuLost",
-        summary=Text(" is lost", " 掉卡"),
+        summary=Text(" is lost", "掉卡"),
         actions=(
             action.DRAIN_NODE,
             Text("Reboot the node; power-cycle it if the GPU stays lost.", "重启节点；若 GPU 仍缺失则断电冷启动。"),
@@ -43,7 +43,7 @@ _OUT_OF_SERVICE = {
     ),
     "reset_required": _Words(
         id="GpuLost",
-        summary=Text(" answers no more until it is reset", " 在复位之前无应答"),
+        summary=Text(" answers no more until it is reset", "在复位之前无应答"),
         actions=(action.DRAIN, action.RESET),
     ),
     "hung": _Words(
@@ -52,18 +52,16 @@ _OUT_OF_SERVICE = {
         actions=(_KERNEL_LOG, _REBOOT_IF_HUNG),
     ),
 }
-_UNANSWERED = _Words(
-    id="GpuLost", summary=Text(" does not answer", " 无应答"), actions=(_KERNEL_LOG, _REBOOT_IF_HUNG)
-)
+_UNANSWERED = _Words(id="GpuLost", summary=Text(" does not answer", "无应答"), actions=(_KERNEL_LOG, _REBOOT_IF_HUNG))
 _BY_XID = {
     Class.RESET_CARD: _Words(
         id="GpuXidResetGpu",
-        summary=Text(" needs a reset after XID ", " 需要复位，因为 XID "),
+        summary=Text(" needs a reset after XID ", "需要复位，因为 XID "),
         actions=(action.DRAIN, action.RESET),
     ),
     Class.INSPECT: _Words(
         id="GpuXidInspect",
-        summary=Text(" needs an inspection after XID ", " 需要人工检查，因为 XID "),
+        summary=Text(" needs an inspection after XID ", "需要人工检查，因为 XID "),
         actions=(
             Text(
                 "Follow the recommended action; the sub-code is in the kernel log (dmesg | grep -i xid).",
@@ -73,7 +71,7 @@ _BY_XID = {
     ),
     Class.APPLICATION: _Words(
         id="GpuXidApplication",
-        summary=Text(" ended a process with XID ", " 终止了一个进程，XID "),
+        summary=Text(" ended a process with XID ", "终止了一个进程，XID "),
         actions=(
             Text(
                 "Read the engine's log at that time and report it with the engine's version; the GPU itself is "
@@ -84,7 +82,7 @@ _BY_XID = {
     ),
     Class.RESET_NODE: _Words(
         id="GpuXidResetNode",
-        summary=Text(" needs a reboot of the node after XID ", " 需要重启节点，因为 XID "),
+        summary=Text(" needs a reboot of the node after XID ", "需要重启节点，因为 XID "),
         actions=(
             action.DRAIN_NODE,
             Text("Reboot the node: a reset of the GPU will not do.", "重启节点：仅复位 GPU 无效。"),
@@ -112,7 +110,7 @@ def _state(view: View, card: CardState) -> Iterator[Finding]:
     xids = view.recent_xids(card.facts.uuid, limit.XID_RECENT_SECONDS)
     known = [describe(events.xid) for events in xids if events.xid is not None]
     known.sort(key=lambda xid: xid.kind is not Class.RESET_NODE)  # stable: the gravest, then the newest first
-    evidence = (*location(card), *(Evidence("xid", _xid(xid)) for xid in known))
+    evidence = (*location(card), *(item for xid in known for item in _xid_evidence(xid)))
     if card.reading is not None:
         yield from _recovery(view, card, evidence)
         yield from _after_xid(view, card, known, evidence)
@@ -139,6 +137,11 @@ def _xid(xid: Xid) -> Text:
     return Text(f"{xid.code} ({means.en})", f"{xid.code}（{means.zh}）")
 
 
+def _xid_evidence(xid: Xid) -> tuple[Evidence, Evidence]:
+    """Return the code as a number for programs, and its meaning for people."""
+    return Evidence("xid", float(xid.code)), Evidence(f"xid_{xid.code}", meaning(xid.code))
+
+
 def _unanswered(
     view: View, card: CardState, words: _Words, known: Sequence[Xid], evidence: tuple[Evidence, ...]
 ) -> Finding:
@@ -152,7 +155,7 @@ def _unanswered(
         id=words.id,
         severity=Severity.CRITICAL if words.id == "GpuLost" else Severity.WARNING,
         subject=gpu,
-        summary=Text(gpu.label, gpu.label) + words.summary + used,
+        summary=gpu.text + words.summary + used,
         evidence=evidence,
         cause=Text("XID ", "XID ") + _xid(known[0]) if known else None,
         actions=actions,
@@ -173,7 +176,7 @@ def _recovery(view: View, card: CardState, evidence: tuple[Evidence, ...]) -> It
         id="GpuRecoveryNeeded",
         severity=Severity.WARNING,
         subject=gpu,
-        summary=Text(f"The driver requests {wanted} for {gpu.label}", f"驱动要求对 {gpu.label} 执行 {wanted}"),
+        summary=Text(f"The driver requests {wanted} for {gpu.label}", f"驱动要求对 {gpu.text.zh}执行 {wanted}"),
         evidence=evidence,
         actions=(
             action.DRAIN,
@@ -204,7 +207,7 @@ def _after_xid(
             id=words.id,
             severity=Severity.INFO if kind is Class.APPLICATION else Severity.WARNING,
             subject=gpu,
-            summary=Text(gpu.label, gpu.label) + words.summary + _xid(xid),
+            summary=gpu.text + words.summary + _xid(xid),
             evidence=evidence,
             actions=words.actions,
             solves_causes=kind is Class.RESET_NODE,
@@ -223,7 +226,7 @@ def _memory_errors(view: View, card: CardState) -> Iterator[Finding]:
             subject=gpu,
             summary=Text(
                 f"{gpu.label} has {uncorrected:g} uncorrectable memory errors since its last reset",
-                f"{gpu.label} 自上次复位以来有 {uncorrected:g} 次不可纠正的显存错误",
+                f"{gpu.text.zh}自上次复位以来有 {uncorrected:g} 次不可纠正的显存错误",
             ),
             evidence=(Evidence("uncorrectable_errors", uncorrected), *location(card)),
             actions=(
@@ -244,7 +247,7 @@ def _memory_errors(view: View, card: CardState) -> Iterator[Finding]:
             subject=gpu,
             summary=Text(
                 f"{gpu.label} has a defective memory row that it cannot replace",
-                f"{gpu.label} 有无法替换的损坏显存行",
+                f"{gpu.text.zh}有无法替换的损坏显存行",
             ),
             evidence=location(card),
             actions=(action.DRAIN, Text("Have the GPU replaced.", "更换该 GPU。")),
@@ -257,7 +260,7 @@ def _memory_errors(view: View, card: CardState) -> Iterator[Finding]:
             subject=gpu,
             summary=Text(
                 f"{gpu.label} replaces a defective memory row at its next reset",
-                f"{gpu.label} 将在下次复位时替换损坏的显存行",
+                f"{gpu.text.zh}将在下次复位时替换损坏的显存行",
             ),
             evidence=location(card),
             actions=(Text("Reset the GPU at the next opportunity.", "择机复位该 GPU。"),),
@@ -277,7 +280,7 @@ def _links(view: View, card: CardState) -> Iterator[Finding]:
             subject=gpu,
             summary=Text(
                 f"{gpu.label}: {health.nvlinks_down} NVLink{'s are' if health.nvlinks_down > 1 else ' is'} down",
-                f"{gpu.label}：{health.nvlinks_down} 条 NVLink 断开",
+                f"{gpu.text.zh}：{health.nvlinks_down} 条 NVLink 断开",
             ),
             evidence=(Evidence("nvlinks_down", float(health.nvlinks_down)), *location(card)),
             actions=(
@@ -301,7 +304,7 @@ def _links(view: View, card: CardState) -> Iterator[Finding]:
             subject=gpu,
             summary=Text(
                 f"{gpu.label}: PCIe link runs below its best under load{actual}",
-                f"{gpu.label}：负载下 PCIe 链路低于最佳速率{actual}",
+                f"{gpu.text.zh}：负载下 PCIe 链路低于最佳速率{actual}",
             ),
             evidence=(*measured("pcie_generation", generation), *measured("pcie_width", width), *location(card)),
             actions=(
@@ -315,7 +318,7 @@ def _links(view: View, card: CardState) -> Iterator[Finding]:
             id="GpuFabricProblem",
             severity=Severity.WARNING,
             subject=gpu,
-            summary=Text(f"{gpu.label}: NVSwitch fabric: {problem}", f"{gpu.label}：NVSwitch fabric：{problem}"),
+            summary=Text(f"{gpu.label}: NVSwitch fabric: {problem}", f"{gpu.text.zh}：NVSwitch fabric：{problem}"),
             evidence=location(card),
             actions=(Text("Read the fabric manager's log and restart it.", "查看 fabric manager 日志并重启它。"),),
             replica=owner,

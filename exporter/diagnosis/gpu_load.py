@@ -8,6 +8,7 @@ from exporter.diagnosis import gpu_actions as action
 from exporter.diagnosis import thresholds as limit
 from exporter.diagnosis.cause_names import CAUSE_NAMES
 from exporter.diagnosis.history import BRAKE, THERMAL, Past
+from exporter.diagnosis.memory_holders import MemoryOwner, holders
 from exporter.diagnosis.view import View, location, measured, signal
 from exporter.model import CardState, Cause, Signal, Straggler
 from exporter.model.finding import Evidence, Finding, Severity
@@ -28,7 +29,6 @@ _WORK = (
     ("sm_active", Signal.SM_ACTIVE, "ratio"),
     ("dram_active", Signal.DRAM_ACTIVE, "ratio"),
 )
-_MAX_PROCESSES = 4  # that are named as evidence
 _SOLUTIONS = {
     Cause.THERMAL: (action.COOLING,),
     Cause.POWER_CAP: (
@@ -51,6 +51,22 @@ _SOLUTIONS = {
             "与同组 GPU 对比时钟、功耗与进程：nvidia-smi -q -i {gpu}。",
         ),
     ),
+}
+
+_LEAK = Text(
+    "A worker leaks: restart the replica with a lower --gpu-memory-utilization.",
+    "某个 worker 泄漏：调低 --gpu-memory-utilization 并重启副本。",
+)
+_MEMORY_ACTIONS = {
+    MemoryOwner.UNKNOWN: (
+        action.OTHER_PROCESS,
+        Text(
+            "If there is none, a worker leaks: restart the replica with a lower --gpu-memory-utilization.",
+            "若没有，则是某个 worker 泄漏：调低 --gpu-memory-utilization 并重启副本。",
+        ),
+    ),
+    MemoryOwner.REPLICA: (_LEAK,),
+    MemoryOwner.OTHER: (action.OTHER_PROCESS,),
 }
 
 
@@ -82,7 +98,7 @@ def _straggler(view: View, card: CardState) -> Iterator[Finding]:
         subject=gpu,
         summary=Text(
             f"{straggler.replica} waits for {gpu.label}: {cause.en}{named.en}{slower}",
-            f"{straggler.replica} 在等待 {gpu.label}：{cause.zh}{named.zh}{slower_zh}",
+            f"{straggler.replica} 在等待 {gpu.text.zh}：{cause.zh}{named.zh}{slower_zh}",
         ),
         evidence=(
             *measured("slowdown", straggler.slowdown, "ratio"),
@@ -100,7 +116,8 @@ def _conditions(view: View, card: CardState, straggler: Straggler) -> Iterator[E
     """Yield what proves the cause: the processes and the work of another tenant, else heat, clocks and power."""
     figures = _HEAT_AND_CLOCKS
     if straggler.cause is Cause.OTHER_TENANT:
-        yield from _processes(view, card, straggler.replica)
+        yield from holders(view, card, straggler.replica).evidence()
+        yield from _tenants(view, card, straggler.replica)
         figures = _WORK
     peers = [peer for peer in view.gpus_of(straggler.replica) if peer is not card]
     for name, source, unit in figures:
@@ -132,7 +149,7 @@ def _clocks(view: View, past: Past, card: CardState) -> Iterator[Finding]:
             id="GpuPowerBrake",
             severity=Severity.WARNING,
             subject=gpu,
-            summary=Text(f"{gpu.label} is under power brake{held.en}", f"{gpu.label} 处于供电制动状态{held.zh}"),
+            summary=Text(f"{gpu.label} is under power brake{held.en}", f"{gpu.text.zh}处于功率制动状态{held.zh}"),
             evidence=(Evidence("throttled", brake, "ratio"), *evidence),
             actions=(action.POWER,),
             replica=owner,
@@ -142,7 +159,7 @@ def _clocks(view: View, past: Past, card: CardState) -> Iterator[Finding]:
             id="GpuThermalThrottling",
             severity=Severity.WARNING,
             subject=gpu,
-            summary=Text(f"{gpu.label} is thermally throttled{held.en}", f"{gpu.label} 因过热降频{held.zh}"),
+            summary=Text(f"{gpu.label} is thermally throttled{held.en}", f"{gpu.text.zh}因过热降频{held.zh}"),
             evidence=(Evidence("throttled", heat, "ratio"), *evidence),
             actions=(action.COOLING,),
             replica=owner,
@@ -158,13 +175,13 @@ def _hot(view: View, card: CardState, evidence: tuple[Evidence, ...]) -> Iterato
         name = "GpuHot"
         summary = Text(
             f"{gpu.label} is {margin:.0f} °C below its slowdown temperature",
-            f"{gpu.label} 距降频温度仅 {margin:.0f} °C",
+            f"{gpu.text.zh}距降频温度仅 {margin:.0f} °C",
         )
     elif margin is None and temperature is not None and temperature > limit.TEMPERATURE_CELSIUS:
         name = "GpuHotWithoutLimit"
         summary = Text(
             f"{gpu.label} is at {temperature:.0f} °C and reports no temperature limit",
-            f"{gpu.label} 温度为 {temperature:.0f} °C，且未报告降频温度",
+            f"{gpu.text.zh}温度为 {temperature:.0f} °C，且未报告降频温度",
         )
     else:
         return
@@ -196,16 +213,20 @@ def _memory(view: View, past: Past, card: CardState, replica: str) -> Iterator[F
     if not full and not uneven:
         return
     gpu = view.gpu(card)
+    held = holders(view, card, replica)
     percent = f": {share:.0%} used" if share is not None else ""
     percent_zh = f"：已用 {share:.0%}" if share is not None else ""
     if peers:
         more = (used - median(peers)) / GIB
-        summary = Text(
-            f"{gpu.label} holds {more:.1f} GiB more than its peers in {replica}{percent}",
-            f"{gpu.label} 比 {replica} 的同组 GPU 多占 {more:.1f} GiB{percent_zh}",
+        summary = (
+            Text(
+                f"{gpu.label} holds {more:.1f} GiB more than its peers in {replica}{percent}",
+                f"{gpu.text.zh}比 {replica} 的同组 GPU 多占 {more:.1f} GiB{percent_zh}",
+            )
+            + held.clause()
         )
     else:
-        summary = Text(f"The memory of {gpu.label} is full{percent}", f"{gpu.label} 显存已满{percent_zh}")
+        summary = Text(f"The memory of {gpu.label} is full{percent}", f"{gpu.text.zh}显存已满{percent_zh}")
     yield Finding(
         id="GpuMemoryFull" if full else "GroupMemoryUneven",
         severity=Severity.WARNING,
@@ -214,33 +235,16 @@ def _memory(view: View, past: Past, card: CardState, replica: str) -> Iterator[F
         evidence=(
             Evidence("memory_used", used, "bytes"),
             *measured("memory_used_of_peers", median(peers) if peers else None, "bytes"),
-            *_processes(view, card, replica),
+            *held.evidence(),
+            *_tenants(view, card, replica),
             *location(card),
         ),
-        actions=(
-            action.OTHER_PROCESS,
-            Text(
-                "If there is none, a worker leaks: restart the replica with a lower --gpu-memory-utilization.",
-                "若没有，则是某个 worker 泄漏：调低 --gpu-memory-utilization 并重启副本。",
-            ),
-        ),
+        actions=_MEMORY_ACTIONS[held.owner],
         replica=replica,
     )
 
 
-def _processes(view: View, card: CardState, replica: str) -> Iterator[Evidence]:
-    """Yield the processes of a GPU that its peers do not run, by bytes; without peers, or such a process, all."""
-    held = (card.reading.processes if card.reading is not None else None) or ()
-    others = {
-        process.pid
-        for peer in view.gpus_of(replica)
-        if peer is not card and peer.reading is not None
-        for process in peer.reading.processes or ()
-    }
-    own = [process for process in held if process.pid not in others] or held
-    yield from measured("processes", float(len(held)) or None)
-    for process in sorted(own, key=lambda process: -(process.memory or 0.0))[:_MAX_PROCESSES]:
-        yield Evidence(f"process_{process.pid}", process.memory or 0.0, "bytes")
+def _tenants(view: View, card: CardState, replica: str) -> Iterator[Evidence]:
     if tenants := _other_owners(view, card, replica):
         yield Evidence("other_owner", tenants)
 

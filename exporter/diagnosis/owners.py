@@ -38,7 +38,7 @@ def _orphans(view: View, card: CardState, left: list[GpuOwner]) -> Finding:
         subject=gpu,
         summary=Text(
             f"Leftover processes{of_owner.en} hold {held.en}{gpu.label}",
-            f"残留进程{of_owner.zh}占用 {gpu.label}{held.zh}",
+            f"残留进程{of_owner.zh}占用 {gpu.text.zh}{held.zh}",
         ),
         evidence=(
             Evidence("processes", float(len(pids))),
@@ -59,7 +59,7 @@ def _orphans(view: View, card: CardState, left: list[GpuOwner]) -> Finding:
             Text(
                 f"If their memory stays, drain GPU {card.facts.index} and reset it: nvidia-smi --gpu-reset -i "
                 f"{card.facts.index}.",
-                f"若显存仍未释放，排空 GPU {card.facts.index} 并复位：nvidia-smi --gpu-reset -i {card.facts.index}。",
+                f"若显存仍未释放，排空 {card.facts.index} 号卡并复位：nvidia-smi --gpu-reset -i {card.facts.index}。",
             ),
         ),
         replica=view.owner(card),

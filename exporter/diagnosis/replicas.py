@@ -106,11 +106,11 @@ def _standstill(name: str, running: float, waiting: float) -> Text:
     if not running:
         return Text(
             f"{name} makes no progress: {waiting:g} requests wait and none is admitted",
-            f"{name} 没有进展：{waiting:g} 个请求在等待，但没有一个被调度",
+            f"{name} 没有进展：{waiting:g} 个请求在排队，但没有一个被调度",
         )
     return Text(
         f"{name} makes no progress: {running:g} running, {waiting:g} waiting, no tokens",
-        f"{name} 没有进展：{running:g} 个运行中、{waiting:g} 个等待，不产出 token",
+        f"{name} 没有进展：{running:g} 个请求运行、{waiting:g} 个排队，不产出 token",
     )
 
 
@@ -153,7 +153,7 @@ def _cache(past: Past, replica: ReplicaState) -> Iterator[Finding]:
             summary=Text(
                 f"{replica.name}: {waiting:g} requests wait for the KV cache ({max(usage):.0%} used), "
                 f"first tokens take {mean.seconds:.1f} s on average",
-                f"{replica.name}：{waiting:g} 个请求在等待 KV 缓存（已用 {max(usage):.0%}），"
+                f"{replica.name}：{waiting:g} 个请求在排队等待 KV 缓存（已用 {max(usage):.0%}），"
                 f"首 token 平均 {mean.seconds:.1f} 秒",
             ),
             evidence=(
@@ -187,7 +187,7 @@ def _idle_with_queue(view: View, replica: ReplicaState) -> Iterator[Finding]:
         subject=replica_subject(replica),
         summary=Text(
             f"{replica.name}: {waiting:g} requests wait while its GPUs are {utilization:.0%} utilized",
-            f"{replica.name}：{waiting:g} 个请求在等待，而 GPU 利用率仅 {utilization:.0%}",
+            f"{replica.name}：{waiting:g} 个请求在排队，而 GPU 利用率仅 {utilization:.0%}",
         ),
         evidence=(
             *measured("requests_running", requests(replica, Quantity.REQUESTS_RUNNING)),

@@ -6,7 +6,7 @@ from exporter.diagnosis import thresholds as limit
 from exporter.diagnosis.view import View
 from exporter.diagnosis.xid_meanings import meaning
 from exporter.model import CardState, ReplicaState, Signal, Snapshot
-from exporter.model.finding import NO_REPLICA_SERVES, Verdict, Verdicts, VerdictState
+from exporter.model.finding import NO_REPLICA_SERVES, Verdict, Verdicts, VerdictState, gpu_name
 from exporter.model.text import Text
 from exporter.model.xid_catalog import Class, describe
 
@@ -15,8 +15,8 @@ _SERVE = Verdict(VerdictState.SERVE)
 # What a failed poll proves: nobody listens.  A timeout proves nothing, since a saturated engine answers late.
 _CERTAINLY_DOWN = frozenset({"refused"})
 _GPU_OUT = {
-    "lost": ("gpu_lost", Text(" is lost", " 掉卡")),
-    "reset_required": ("gpu_reset_required", Text(" needs a reset", " 需要复位")),
+    "lost": ("gpu_lost", Text(" is lost", "掉卡")),
+    "reset_required": ("gpu_reset_required", Text(" needs a reset", "需要复位")),
 }
 
 
@@ -29,23 +29,23 @@ def verdicts(snapshot: Snapshot) -> Verdicts:
 
 
 def _gpu(view: View, card: CardState) -> Verdict:
-    label = _same(f"GPU {card.labels.gpu}")
+    label = gpu_name(card.labels.gpu)
     if card.status.reason in _GPU_OUT:
         reason, detail = _GPU_OUT[card.status.reason]
         return Verdict(VerdictState.EJECT, reason, label + detail)
     if card.reading is None:
-        detail = label + Text(" has no fresh data", " 没有最新数据")
+        detail = label + Text(" has no fresh data", "没有最新数据")
         return Verdict(VerdictState.UNKNOWN, card.status.reason or "no_data", detail)
     if card.reading.signals.get(Signal.ROW_REMAP_FAILED):
-        detail = label + Text(" cannot replace a defective memory row", " 无法替换损坏的显存行")
+        detail = label + Text(" cannot replace a defective memory row", "无法替换损坏的显存行")
         return Verdict(VerdictState.EJECT, "row_remap_failed", detail)
     for count in view.recent_xids(card.facts.uuid, limit.XID_RECENT_SECONDS):
         xid = describe(count.xid or 0)
         if xid.kind in (Class.RESET_CARD, Class.RESET_NODE):
-            detail = label + Text(f" reported XID {xid.code}: ", f" 报告 XID {xid.code}：") + meaning(xid.code)
+            detail = label + Text(f" reported XID {xid.code}: ", f"报告 XID {xid.code}：") + meaning(xid.code)
             return Verdict(VerdictState.DRAIN, f"xid_{xid.code}", detail)
     if card.reading.signals.get(Signal.ROW_REMAP_PENDING):
-        detail = label + Text(" waits for a reset to replace a memory row", " 等待复位以替换显存行")
+        detail = label + Text(" waits for a reset to replace a memory row", "等待复位以替换显存行")
         return Verdict(VerdictState.DRAIN, "row_remap_pending", detail)
     return _SERVE
 

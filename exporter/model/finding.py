@@ -31,12 +31,22 @@ class SubjectKind(str, Enum):
     SOURCE = "source"
 
 
+def gpu_name(gpu: str) -> Text:
+    """Return what people call the GPU of this number."""
+    return Text(f"GPU {gpu}", f"{gpu} 号卡")
+
+
 class Subject(Struct, frozen=True):
     """``name`` identifies the subject (a GPU's UUID, a replica's name); ``label`` is what people call it (GPU 6)."""
 
     kind: SubjectKind
     name: str
     label: str
+
+    @property
+    def text(self) -> Text:
+        """What people call it, in both languages."""
+        return gpu_name(self.label.removeprefix("GPU ")) if self.kind is SubjectKind.GPU else Text(*(self.label,) * 2)
 
 
 class Evidence(Struct, frozen=True):

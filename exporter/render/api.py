@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from exporter import __version__
 from exporter.diagnosis.evidence import label as evidence_label
-from exporter.model import CardState, GatewayState, GpuOwner, ReplicaState, Snapshot
+from exporter.model import CardState, GatewayState, GpuOwner, LinkHealth, ReplicaState, Snapshot
 from exporter.model.finding import Evidence, Finding, Severity, SubjectKind, Verdict, VerdictState
 from exporter.model.text import Language, Text
 
@@ -117,6 +117,8 @@ class GpuDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
     replicas: tuple[str, ...] = ()
     processes: dict[str, float] = {}  # pid → bytes, where known
     owners: tuple[OwnerDocument, ...] = ()  # the most memory first
+    nvlinks: int | None = None
+    nvlinks_up: int | None = None
     xids: tuple[XidDocument, ...] = ()
     straggler: str = ""  # cause
     slowdown: float | None = None
@@ -353,10 +355,13 @@ def _gpu(snapshot: Snapshot, card: CardState, language: Language) -> GpuDocument
     )
     if reading is None:
         return document
+    links, health = reading.nvlink_up, snapshot.topology.links.get(facts.uuid, LinkHealth())
     return msgspec.structs.replace(
         document,
         signals={name.value: value for name, value in reading.signals.items()},
         missing={name.value: reason.value for name, reason in reading.missing.items()},
+        nvlinks=max(len(links), sum(links.values()) + (health.nvlinks_down or 0)) if links else None,
+        nvlinks_up=sum(links.values()) if links else None,
         clock_events=tuple(reason for reason, active in reading.clock_events.items() if active),
         processes={
             str(process.pid): process.memory for process in reading.processes or () if process.memory is not None

@@ -10,7 +10,7 @@ from exporter.diagnosis.cause_names import CAUSE_NAMES
 from exporter.model import CardState, Signal
 from exporter.model.finding import VerdictState
 from exporter.web import values
-from exporter.web.history import gpu_label, memory_ratio
+from exporter.web.history import memory_ratio
 from exporter.web.marks import reason_words, verdict_cell
 from exporter.web.model import Curve, Level, PageCell, PageColumn, PageRow, PageTable
 from exporter.web.node_tables import NodeTables
@@ -84,14 +84,14 @@ def _gpu_state(node: NodeTables, card: CardState) -> PageCell:
 
 
 def _waits_for(node: NodeTables, uuid: str) -> str:
-    """Return the GPU of the same replica that cannot work, or is a straggler; "" without one."""
+    """Return the number of the GPU of the same replica that cannot work, or is a straggler; "" without one."""
     for replica in node.view.replicas_of.get(uuid, ()):
         for card in node.view.gpus_of(replica):
             other = card.facts.uuid
             verdict = node.snapshot.verdicts.gpus.get(other)
             is_out = verdict is not None and verdict.state is VerdictState.EJECT
             if other != uuid and (is_out or other in node.view.stragglers):
-                return gpu_label(card)
+                return card.labels.gpu
     return ""
 
 

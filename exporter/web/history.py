@@ -11,10 +11,11 @@ from math import nan
 
 from msgspec import Struct
 
+from exporter.diagnosis.verdict_names import VERDICT_NAMES
 from exporter.diagnosis.view import requests
 from exporter.diagnosis.xid_meanings import meaning
-from exporter.model import CardState, Quantity, ReplicaState, Signal, Snapshot, Stage, WindowFigures
-from exporter.model.finding import Finding, Severity, Verdict, VerdictState
+from exporter.model import Quantity, ReplicaState, Signal, Snapshot, Stage, WindowFigures
+from exporter.model.finding import Finding, Severity, Verdict, VerdictState, gpu_name
 from exporter.model.text import Text
 from exporter.web.texts import REASONS
 
@@ -204,8 +205,8 @@ def _xids(before: Snapshot | None, snapshot: Snapshot) -> Iterator[Event]:
     for count in snapshot.xids:
         if count.xid is None or count.last_unix_time is None or count.last_unix_time == known.get(count.labels):
             continue
-        gpu, xid = f"GPU {count.labels.gpu}", f"XID {count.xid}"
-        text = Text(f"{gpu}: {xid}, ", f"{gpu}：{xid}，") + meaning(count.xid)
+        xid = f"XID {count.xid}"
+        text = gpu_name(count.labels.gpu) + Text(f": {xid}, ", f"：{xid}，") + meaning(count.xid)
         yield Event(unix_time=count.last_unix_time, severity=Severity.WARNING, text=text, is_kept=True)
 
 
@@ -213,22 +214,22 @@ _VERDICT_SEVERITY = {VerdictState.EJECT: Severity.CRITICAL, VerdictState.DRAIN: 
 
 
 def _verdict_changes(before: Snapshot, snapshot: Snapshot) -> Iterator[Event]:
-    labels = {card.facts.uuid: gpu_label(card) for card in snapshot.cards}
-    gpus = [(labels.get(uuid, uuid), verdict, before.verdicts.gpus.get(uuid))
+    labels = {card.facts.uuid: gpu_name(card.labels.gpu) for card in snapshot.cards}
+    gpus = [(labels.get(uuid, Text(uuid, uuid)), verdict, before.verdicts.gpus.get(uuid))
             for uuid, verdict in snapshot.verdicts.gpus.items()]  # fmt: skip
-    replicas = [(name, verdict, before.verdicts.replicas.get(name))
+    replicas = [(Text(name, name), verdict, before.verdicts.replicas.get(name))
                 for name, verdict in snapshot.verdicts.replicas.items()]  # fmt: skip
     for name, verdict, known in (*replicas, *gpus):
         if known is None or known.state is verdict.state or _is_start(known, verdict):
             continue
-        change = f"{known.state.value} → {verdict.state.value}"
+        old, new = VERDICT_NAMES[known.state], VERDICT_NAMES[verdict.state]
         reason = verdict.reason.replace("_", " ")
         why = Text(f" ({reason})", f"（{REASONS.get(verdict.reason, reason)}）") if reason else Text("", "")
         yield Event(
             unix_time=snapshot.unix_time,
             severity=_VERDICT_SEVERITY.get(verdict.state, Severity.NONE),
             is_kept=verdict.state is VerdictState.EJECT,
-            text=Text(f"verdict on {name}: {change}", f"{name} 的判定：{change}") + why,
+            text=Text(f"verdict on {name.en}: {old.en} → {new.en}", f"{name.zh} 的判定：{old.zh} → {new.zh}") + why,
         )
 
 
@@ -245,8 +246,3 @@ def _restarts(before: Snapshot, snapshot: Snapshot) -> Iterator[Event]:
                 severity=Severity.WARNING,
                 text=Text(f"{replica.name} restarted", f"{replica.name} 已重启"),
             )
-
-
-def gpu_label(card: CardState) -> str:
-    """Return what people call a GPU."""
-    return f"GPU {card.labels.gpu}"

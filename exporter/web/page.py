@@ -87,7 +87,7 @@ def _problem(finding: Finding, language: Language, say: Words, now: float) -> Sh
         summary=clean(finding.summary.in_(language), MAX_SENTENCE),
         since=since,
         evidence=tuple(
-            (clean(label(item.name).in_(language)), values.evidence(item, language))
+            (clean(label(item.name).in_(language)), values.evidence(item.value, item.unit, language))
             for item in finding.evidence[:MAX_EVIDENCE]
         ),
         more_evidence=max(0, len(finding.evidence) - MAX_EVIDENCE),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from exporter.diagnosis.verdict_names import VERDICT_NAMES
 from exporter.model.text import Language, Text
 
 Words = Callable[[str], str]
@@ -77,7 +78,7 @@ TEXTS: Mapping[str, Text] = {
     "replica": Text("Replica", "副本"),
     "verdict": Text("Verdict", "判定"),
     "running": Text("Running", "运行中"),
-    "waiting": Text("Waiting", "等待中"),
+    "waiting": Text("Waiting", "排队"),
     "ttft": Text("TTFT p99", "TTFT p99"),
     "ttft_title": Text("time to first token", "首 token 延迟"),
     "itl": Text("ITL p50", "ITL p50"),
@@ -125,11 +126,8 @@ TEXTS: Mapping[str, Text] = {
     "down": Text("down", "异常"),
     "straggler": Text("straggler", "慢卡"),
     "waits": Text("waits", "等待"),
-    "waits_for": Text("for {gpu}", "{gpu}"),
-    "serve": Text("serve", "serve"),
-    "drain": Text("drain", "drain"),
-    "eject": Text("eject", "eject"),
-    "unknown": Text("unknown", "unknown"),
+    "waits_for": Text("for GPU {gpu}", "{gpu} 号卡"),
+    **{state.value: name for state, name in VERDICT_NAMES.items()},
     "limit": Text("of {total}", "上限 {total}"),
     "margin": Text("margin {degrees}", "余量 {degrees}"),
     "sm": Text("SM {sm}", "SM {sm}"),
@@ -153,7 +151,7 @@ TEXTS: Mapping[str, Text] = {
     "sync_boost": Text("sync boost", "同步加速"),
     "sw_thermal_slowdown": Text("thermal", "过热"),
     "hw_thermal_slowdown": Text("thermal (hardware)", "过热（硬件）"),
-    "hw_power_brake_slowdown": Text("power brake", "供电制动"),
+    "hw_power_brake_slowdown": Text("power brake", "功率制动"),
     "display_clock_setting": Text("display clocks", "显示时钟设置"),
 }  # fmt: skip
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from exporter.diagnosis import thresholds as limit
-from exporter.model.finding import Evidence
 from exporter.model.text import Language, Text
 from exporter.web.texts import Words
 
@@ -129,13 +128,15 @@ def clock(unix_time: float, now: float) -> str:
     return time.strftime("%H:%M:%S" if now - unix_time < 86_400 else "%Y-%m-%d %H:%M", time.gmtime(unix_time))
 
 
-def evidence(item: Evidence, language: Language) -> str:
-    """Return the value of a piece of evidence."""
-    value = item.value.in_(language) if isinstance(item.value, Text) else item.value
-    if isinstance(value, str):
-        return clean(value, MAX_EVIDENCE)
-    write = _UNITS.get(item.unit)
-    return f"{value:g}" if write is None else write(value)
+def evidence(value: float | str | Text, unit_name: str, language: Language) -> str:
+    """Return the value of a piece of evidence with its unit, which may be ""."""
+    text = value.in_(language) if isinstance(value, Text) else value
+    if isinstance(text, str):
+        return clean(text, MAX_EVIDENCE)
+    write = _UNITS.get(unit_name)
+    if write is None:
+        return f"{text:g}" if abs(text) < 1000 else count(text)
+    return write(text)
 
 
 _UNITS: Mapping[str, Callable[[float], str]] = {

@@ -62,7 +62,7 @@ def test_a_scheduler_gets_the_verdict_of_the_node(node):
 
 def test_chinese_has_no_english_sentence_of_ours(node):
     text = run("--language", "zh", node).stdout
-    assert "GPU 6 掉卡" in text
+    assert "6 号卡掉卡" in text
     assert "is lost" not in text
 
 

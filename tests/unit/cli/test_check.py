@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import pathlib
+import re
 import time
 from types import SimpleNamespace
 
 import msgspec
 import pytest
 
-from exporter.cli import check, check_nodes, check_text
+from exporter.cli import check, check_impact, check_nodes, check_text, check_well
 from exporter.cli.check_nodes import MAX_AGE, Answer
 from exporter.cli.main import main
 from exporter.errors import EndpointError
@@ -367,7 +370,7 @@ def replica(name, itl, **fields):
 
 def test_a_finding_of_a_replica_says_what_its_users_feel_beside_its_siblings():
     slow = msgspec.structs.replace(CAUSE, id="GpuStraggler", replica="chat-a", evidence=())
-    backend = api.BackendDocument(pool="p", backend="a", replica="chat-a", share=0.49)
+    backend = api.BackendDocument(pool="p", backend="a", replica="chat-a", share=0.49, active=31.0)
     node = document(
         findings=(slow,),
         replicas=(replica("chat-a", 0.0247), replica("chat-b", 0.018)),
@@ -376,7 +379,7 @@ def test_a_finding_of_a_replica_says_what_its_users_feel_beside_its_siblings():
     (impact,) = [line.strip() for line in report(Answer(url="h:1", document=node)) if "impact" in line]
     assert impact == (
         "impact: ITL p50 24.7 ms (chat-b 18.0 ms)  TTFT p99 1.42 s (chat-b 1.42 s)  25 running, 1 waiting"
-        "  gateway edge sends it 49%"
+        "  gateway edge sends chat-a 49%; 31 requests open"
     )
 
 
@@ -491,3 +494,100 @@ def test_an_invalid_setting_is_unknown_and_never_critical(monkeypatch, capsys):
     monkeypatch.setattr(check, "ask_all", lambda *_: [Answer(url="h:1", problem="refused", is_refused=True)])
     assert main(["check"]) == 3
     assert "SHARDWATCH_GPU_INTERVAL" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------- what is well
+
+
+def gpu(index, **fields):
+    verdict = api.VerdictDocument(state=VerdictState.SERVE)
+    known = {"up": True, "signals": {"ecc_uncorrected_volatile": 0.0}, "nvlinks": 18, "nvlinks_up": 18, **fields}
+    return api.GpuDocument(gpu=str(index), uuid=f"GPU-{index}", verdict=verdict, **known)
+
+
+EVENTS = api.HealthDocument(source="nvml_events", up=True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sources", "missing"),
+    [
+        ({}, (EVENTS,), ""),
+        ({"up": False}, (EVENTS,), "GPUs 2/2 up"),
+        ({"xids": (api.XidDocument(xid="43", count=1, last=999.0),)}, (EVENTS,), "XID none"),
+        ({}, (), "XID none"),  # nobody listens for them
+        ({"signals": {"ecc_uncorrected_volatile": 1.0}}, (EVENTS,), "uncorrectable ECC errors 0"),
+        ({"nvlinks_up": 17}, (EVENTS,), "NVLink 18/18"),
+    ],
+)
+def test_only_what_was_read_and_is_well_is_called_well(fields, sources, missing):
+    node = document(time=1000.0, gpus=(gpu(0), gpu(1, **fields)), sources=sources)
+    parts = ["GPUs 2/2 up", "XID none", "uncorrectable ECC errors 0", "NVLink 18/18"]
+    (line,) = check_well.well(node, Language.ENGLISH)
+    assert line.split("  ") == [part for part in parts if part != missing]
+
+
+GATEWAY_FINDING = api.FindingDocument(
+    id="GatewayErrors", severity=Severity.WARNING, subject_kind=SubjectKind.GATEWAY, subject="edge/p/", label="edge, p",
+    summary="", action="", runbook="GatewayErrors",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "state", "is_well"),
+    [
+        ({}, VerdictState.SERVE, True),
+        ({}, VerdictState.EJECT, False),  # and still gets requests
+        ({"findings": (GATEWAY_FINDING,)}, VerdictState.SERVE, False),
+        ({"findings": (msgspec.structs.replace(FINDING, causes=(GATEWAY_FINDING,)),)}, VerdictState.SERVE, False),
+    ],
+)
+def test_a_gateway_is_well_unless_a_finding_names_it_or_it_sends_requests_to_an_ejected_replica(
+    fields, state, is_well
+):
+    found = msgspec.structs.replace(replica("chat-a", 0.02), verdict=api.VerdictDocument(state=state))
+    backend = api.BackendDocument(pool="p", backend="a", replica="chat-a", share=0.49, queued=0.0)
+    gateway = api.GatewayDocument(gateway="edge", kind="haproxy", up=True, backends=(backend,))
+    printed = list(check_well.well(document(replicas=(found,), gateways=(gateway,), **fields), Language.ENGLISH))
+    assert ("gateway edge  chat-a 49%  queued 0" in printed) == is_well
+    assert ("verdict serve: chat-a" in printed) == (state is VerdictState.SERVE)
+
+
+def test_what_is_well_stands_below_one_node_and_not_below_each_of_many():
+    node = document(gpus=(gpu(0),))
+    assert [line for line in report(Answer(url="a", document=node)) if line.startswith("  OK")]
+    both = (Answer(url="a", document=node), Answer(url="b", document=node))
+    assert not [line for line in report(*both) if line.startswith("  OK")]
+
+
+def test_a_replica_that_should_get_nothing_is_named_with_the_reason():
+    verdict = api.VerdictDocument(state=VerdictState.EJECT, reason="no_progress", detail="chat-a 没有进展")
+    node = document(replicas=(msgspec.structs.replace(replica("chat-a", 0.02), verdict=verdict),))
+    answer = Answer(url="h:1", document=node)
+    assert "  verdict on chat-a eject: chat-a 没有进展 (no_progress)" in report(answer)
+    assert "  chat-a 的判定为摘除：chat-a 没有进展 (no_progress)" in report(answer, language=Language.CHINESE)
+
+
+# ---------------------------------------------------------------------- both languages
+
+
+def english_outside_of_texts(path):
+    """Yield the strings with an English phrase that stand in no Text, in a module of messages."""
+    tree = ast.parse(path.read_text())
+    excused = {id(part) for node in ast.walk(tree) if _has_both_languages(node) for part in ast.walk(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in excused:
+            if re.search(r"[a-z]{2,} [a-z]{2,}|[A-Za-z]{3,}: ", node.value):
+                yield node.value
+
+
+def _has_both_languages(node):
+    if isinstance(node, ast.Call):
+        return getattr(node.func, "id", "") in {"Text", "ThreadPoolExecutor"}
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)  # a docstring
+
+
+@pytest.mark.parametrize(
+    "module", [check_text, check_nodes, check_impact, check_well], ids=lambda module: module.__name__
+)
+def test_every_message_of_check_is_in_both_languages(module):
+    assert list(english_outside_of_texts(pathlib.Path(module.__file__))) == []

@@ -45,7 +45,7 @@ def test_every_reason_of_the_client_has_a_chinese_text():
 )
 def test_a_failed_exchange_is_chinese(monkeypatch, capsys, error, shown):
     def fail(_):
-        raise error
+        raise EndpointError(error.reason, str(error), detail=error.detail)  # one that keeps no frames of this test
 
     monkeypatch.setattr(SessionClient, "fetch", fail)
     assert main(["check", "--lang", "zh", "--fail-on", "verdict", "h:1"]) == 3

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from types import SimpleNamespace
 
 import msgspec
 import pytest
 
-from exporter.cli import check_nodes, top
+from exporter.cli import check_nodes, check_text, top
 from exporter.cli.check_nodes import Answer
 from exporter.cli.main import main
 from exporter.cli.terminal import shortened, wrapped
@@ -230,6 +231,9 @@ def test_once_prints_the_tables_as_agreed(scenario, language, monkeypatch, capsy
     monkeypatch.setattr(SessionClient, "fetch", lambda _: SimpleNamespace(body=msgspec.json.encode(node)))
     assert main(["top", "--once", "--lang", language, "node1:9853"]) == 0
     golden(f"top/{scenario}.{language}.txt", capsys.readouterr().out)
+    monkeypatch.setattr(check_text.time, "localtime", time.gmtime)
+    main(["check", "--lang", language, "node1:9853"])
+    golden(f"check/{scenario}.{language}.txt", capsys.readouterr().out)
 
 
 def test_once_fails_if_a_node_does_not_answer_and_still_prints_the_rest(monkeypatch, capsys):

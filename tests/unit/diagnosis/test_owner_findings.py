@@ -31,7 +31,7 @@ def test_leftover_processes_are_named_with_their_owner_and_their_memory():
     (finding,) = found("GpuOrphanProcesses", cards=cards, owners=owners)
     assert finding.subject.name == card(0).facts.uuid
     assert finding.summary.en == "Leftover processes of ml/chat-0/vllm hold 70.0 GiB of GPU 0"
-    assert finding.summary.zh == "残留进程（ml/chat-0/vllm）占用 GPU 0 70.0 GiB 显存"
+    assert finding.summary.zh == "残留进程（ml/chat-0/vllm）占用 0 号卡 70.0 GiB 显存"
     assert "kill 7 8" in finding.actions[0].en and "kill 7 8" in finding.actions[0].zh
 
 

@@ -34,7 +34,8 @@ def test_every_xid_of_the_catalogue_has_a_meaning_in_both_languages_that_says_gp
 def test_evidence_has_names_for_people_also_with_a_gateway_or_rank_in_it():
     assert label("gateway_edge_share") == Text("share of gateway edge", "网关 edge 的份额")
     assert label("sm_clock_of_peers") == Text("SM clock of its peers", "SM 时钟（同组）")
-    assert label("running_rank_7").zh == "rank 7 运行中"
+    assert label("running_rank_7").zh == "rank 7 运行"
+    assert label("xid_79") == Text("meaning", "含义")
     assert label("something_new").en == "something new"
 
 
