@@ -401,14 +401,14 @@ class Thresholds:
     transfer_failures: Threshold = Threshold(
         metric=m.LLM_KV_TRANSFER_FAILURES_TOTAL,
         unit=Unit.RATIO,
-        warning=0.01,
+        warning=shared.TRANSFER_FAILURES,
         value_range=ANY,
         for_="5m",
         reason="As error_ratio: one prompt in a hundred is computed twice, or its request fails.",
     )
     failed_transfers: Threshold = Threshold(
         metric=m.LLM_KV_TRANSFER_FAILURES_TOTAL,
-        warning=5,
+        warning=shared.TRANSFERS_FAILED,
         reason="Gate: a few expire whenever clients leave or a replica restarts.",
     )
     lora_slots: Threshold = Threshold(

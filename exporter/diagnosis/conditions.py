@@ -152,6 +152,13 @@ CONDITIONS: Mapping[str, Condition] = {
     "PreemptionStorm": Condition(
         subject=REPLICA, for_="5m", hold=60.0, linger=60.0, limits={"preemption_rate": limit.PREEMPTIONS}
     ),
+    "KvTransfersFail": Condition(
+        subject=REPLICA,
+        for_="5m",
+        hold=60.0,
+        linger=60.0,
+        limits={"transfer_failures": limit.TRANSFER_FAILURES, "failed_transfers": limit.TRANSFERS_FAILED},
+    ),
     "PrefixCacheHitRateDropped": Condition(
         subject=REPLICA,
         for_="10m",
@@ -229,7 +236,6 @@ NO_FINDING: Mapping[str, str] = {
     "TokenEnergyIncreased": _MONEY,
     "HostKvCacheThrashing": _MONEY,
     "SpeculationAcceptanceDropped": _FULL_SET,
-    "KvTransfersFail": _FULL_SET,
     "EndpointPickerBlind": "what an endpoint picker does wrong by it, errors or an uneven pool, has findings",
     "DisaggregationUnused": _MONEY,
     "LoraSlotsExhausted": _FULL_SET,

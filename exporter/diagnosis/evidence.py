@@ -14,6 +14,8 @@ _LABELS = {
     "driver_events": Text("driver messages", "驱动消息"),
     "dram_active": Text("memory bandwidth used", "显存带宽占用"),
     "error_ratio": Text("error ratio", "错误率"),
+    "failed_transfers": Text("failed transfers", "失败的传输"),
+    "failures_to_requests": Text("failures over requests", "失败数/请求数"),
     "gpus": Text("GPUs", "GPU 数"),
     "hit_ratio": Text("hit rate", "命中率"),
     "hit_ratio_before": Text("hit rate before", "此前命中率"),

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from exporter.diagnosis import thresholds as limit
 from exporter.diagnosis.counters import SAMPLE_SECONDS, Counter, CounterWindow
 from exporter.diagnosis.view import longest_window, requests
-from exporter.model import EMPTY, Quantity, ReplicaState, Snapshot, Stage
+from exporter.model import EMPTY, Detail, Quantity, ReplicaState, Snapshot, Stage
 from exporter.model.median import median
 from exporter.model.nic import NicPort, NicPortKey, NicState
 
@@ -41,6 +41,8 @@ class ReplicaPast(Struct, frozen=True, kw_only=True):
     token_rate: float | None = None  # read and generated
     lookup_rate: float | None = None  # tokens looked up in the prefix cache
     preemption_rate: float | None = None
+    transfers_failed: float | None = None  # of KV caches between prefill and decode, during the window
+    finished: float | None = None  # requests during the window
     latency: Mapping[Stage, Mean] = EMPTY
 
 
@@ -207,6 +209,8 @@ class DiagnosisHistory:
             token_rate=token_rate,
             lookup_rate=rate((name, Quantity.PREFIX_CACHE_QUERIES)),
             preemption_rate=rate((name, Quantity.PREEMPTIONS)),
+            transfers_failed=self._counters.increase((name, Detail.TRANSFER_FAILURES)),
+            finished=self._counters.increase((name, "finished")),
             latency={
                 stage: mean
                 for stage in (Stage.TIME_TO_FIRST_TOKEN, Stage.INTER_TOKEN)
@@ -227,6 +231,10 @@ def _of_replica(replica: ReplicaState) -> Iterator[tuple[Counter, float]]:
     tokens = [totals[name] for name in (Quantity.PROMPT_TOKENS, Quantity.GENERATION_TOKENS) if name in totals]
     if tokens:
         yield (replica.name, "tokens"), sum(tokens)
+    by_rank = replica.reading.details.get(Detail.TRANSFER_FAILURES) if replica.reading is not None else None
+    if by_rank is not None:
+        yield (replica.name, Detail.TRANSFER_FAILURES), sum(sum(kinds.values()) for kinds in by_rank.values())
+        yield (replica.name, "finished"), sum(replica.finished_totals.values())
     for stage in (Stage.TIME_TO_FIRST_TOKEN, Stage.INTER_TOKEN):
         histogram = replica.histograms.get(stage)
         if histogram is not None and histogram.sum is not None:

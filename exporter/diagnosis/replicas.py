@@ -24,6 +24,7 @@ def findings(view: View, past: Past) -> Iterator[Finding]:
             yield from _errors(replica)
             yield from _cache(past, replica)
             yield from _preemptions(past, replica)
+            yield from _transfers(past, replica)
     yield from _versions(view)
     yield from _unassigned(view)
 
@@ -223,6 +224,38 @@ def _preemptions(past: Past, replica: ReplicaState) -> Iterator[Finding]:
             Text(
                 "Lower --max-num-seqs, add replicas, or give the KV cache more memory.",
                 "降低 --max-num-seqs、增加副本，或加大 KV 缓存。",
+            ),
+        ),
+        replica=replica.name,
+    )
+
+
+def _transfers(past: Past, replica: ReplicaState) -> Iterator[Finding]:
+    known = past.of(replica.name)
+    failed, finished = known.transfers_failed, known.finished
+    if failed is None or not finished or failed <= limit.TRANSFERS_FAILED:
+        return
+    if failed / finished <= limit.TRANSFER_FAILURES:
+        return
+    yield Finding(
+        id="KvTransfersFail",
+        severity=Severity.WARNING,
+        subject=replica_subject(replica),
+        summary=Text(
+            f"{failed:.0f} transfers of KV caches of {replica.name} failed in 5 minutes; their prompts are computed "
+            "again, or their requests fail",
+            f"{replica.name} 在 5 分钟内有 {failed:.0f} 次 KV 缓存传输失败；对应的提示需重新计算，或请求失败",
+        ),
+        evidence=(
+            Evidence("failed_transfers", failed),
+            Evidence("requests", finished),
+            Evidence("failures_to_requests", failed / finished, "ratio"),
+        ),
+        actions=(
+            Text(
+                "Check the network adapters and the path between prefill and decode, and whether the decode replicas "
+                "take the caches in time.",
+                "检查网卡以及预填充与解码之间的路径，以及解码副本是否及时取走缓存。",
             ),
         ),
         replica=replica.name,

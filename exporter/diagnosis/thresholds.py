@@ -32,6 +32,8 @@ SIBLING_TOKENS = 500  # observations in WINDOW below which a mean is chance
 TEMPERATURE_CELSIUS = 85  # of GPUs that report no limit
 TEMPERATURE_MARGIN_CELSIUS = 8
 THROTTLED_SHARE = 0.10  # of WINDOW
+TRANSFERS_FAILED = 5  # in the window; a few expire whenever clients leave
+TRANSFER_FAILURES = 0.01  # of the requests that finished
 TTFT_SLOW_SECONDS = 1.0  # mean in WINDOW
 UTILIZATION_SPREAD = 0.40
 

@@ -6,7 +6,7 @@ import pytest
 
 from exporter.diagnosis.diagnose import find
 from exporter.diagnosis.history import DiagnosisHistory
-from exporter.model import EngineReading, Histogram, Quantity, Stage, WindowFigures
+from exporter.model import Detail, EngineReading, Histogram, Quantity, Stage, WindowFigures
 from tests.support.builders import replica, snapshot
 from tests.support.records import replace
 
@@ -166,3 +166,28 @@ def test_a_certificate_is_a_finding_for_two_weeks_before_its_end():
         by_id = findings(replicas=(replica("a", reading=reading(), certificate_expires=now + days * 86_400),))
         assert ("CertificateExpires" in by_id) is expected
     assert by_id["CertificateExpires"].summary.en == "The TLS certificate of a has expired"
+
+
+def transferring(failed, finished):
+    """Return two states of a prefill replica, before and after these failed transfers and finished requests."""
+    return tuple(
+        replica(
+            "a",
+            reading=replace(
+                reading(requests_running=1),
+                details={Detail.TRANSFER_FAILURES: {"0": {"failed": number * failed, "expired": 7.0}}},
+            ),
+            finished_totals={"success": 1000.0 + number * finished},
+        )
+        for number in (0.0, 1.0)
+    )
+
+
+def test_failed_transfers_are_a_finding_if_many_and_a_share_of_the_requests():
+    found = lived(transferring(failed=30, finished=300))["KvTransfersFail"]
+    assert {item.name: item.value for item in found.evidence} == {
+        "failed_transfers": 30.0, "requests": 300.0, "failures_to_requests": 0.1,
+    }  # fmt: skip
+    assert "KvTransfersFail" not in lived(transferring(failed=4, finished=10))
+    assert "KvTransfersFail" not in lived(transferring(failed=30, finished=30000))
+    assert "KvTransfersFail" not in lived(transferring(failed=30, finished=0))
