@@ -1,4 +1,4 @@
-"""The two loads that budgets are stated for, scrapers, and what an exporter's processes cost under a load."""
+"""The loads that budgets are stated for, scrapers, and what an exporter's processes cost under a load."""
 
 from __future__ import annotations
 
@@ -22,17 +22,22 @@ LATENCY_SCRAPES = 30  # two a second, after the CPU time was taken
 
 @dataclass(frozen=True)
 class Load:
-    """Intervals in seconds; GPUs are read each second."""
+    """Intervals in seconds; GPUs are read each second.  ``engines``: None for a node without."""
 
     name: str
-    engines: float
+    engines: float | None
     scrapers: int
     scrape: float
+
+    @property
+    def replicas(self) -> int:
+        return 0 if self.engines is None else REPLICAS
 
 
 W8 = Load("W8", engines=1.0, scrapers=2, scrape=1.0)
 D8 = Load("D8", engines=5.0, scrapers=1, scrape=15.0)
-LOADS = {load.name: load for load in (W8, D8)}
+G8 = Load("G8", engines=None, scrapers=1, scrape=15.0)
+LOADS = {load.name: load for load in (W8, D8, G8)}
 REPLICAS = 8
 
 

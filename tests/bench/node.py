@@ -1,8 +1,9 @@
 """The whole daemon on 8 simulated GPUs and 8 replicas of 1,485 lines.
 
-    python -m tests.bench.node [--load W8|D8] [--seconds 60] [--dcgm] [--stress] [--series full] [--json FILE]
+    python -m tests.bench.node [--load W8|D8|G8] [--seconds 60] [--dcgm] [--stress] [--series full] [--json FILE]
 
 W8: engines polled and two scrapers, each once a second.  D8: the defaults, engines each 5 s and one scraper each 15 s.
+G8: D8 without engines.
 --dcgm adds a third scraper, of /metrics/dcgm every 15 s; --stress puts two busy processes on every core meanwhile.
 
 Prints CPU of one core (daemon and worker apart: the worker's includes the simulated GPUs, which a real driver would
@@ -38,7 +39,7 @@ def configuration(port: int, engine_port: int, series: str, replicas: int, inter
         f"  - {{name: r{i}, url: 'http://127.0.0.1:{engine_port}/r{i}/metrics', interval: {interval}, gpus: [{i % 8}]}}\n"
         for i in range(replicas)
     )
-    return f"listen: 127.0.0.1:{port}\nseries: {series}\nengines:\n{rows}"
+    return f"listen: 127.0.0.1:{port}\nseries: {series}\n" + (f"engines:\n{rows}" if rows else "")
 
 
 def driver_options() -> str:
@@ -48,11 +49,11 @@ def driver_options() -> str:
     return NodeSpec(scenario="healthy", seed=0, start=time.monotonic()).dumps()
 
 
-def has_data(port: int) -> bool:
+def has_data(port: int, replicas: int = REPLICAS) -> bool:
     """Return whether the page shows every GPU and every replica, and all of them up."""
     lines = get(port)[2].splitlines()
     up = [line for line in lines if line.startswith((b"llm_up{", b"gpu_up{"))]
-    return len(up) == 8 + REPLICAS and all(line.endswith(b" 1.0") for line in up)
+    return len(up) == 8 + replicas and all(line.endswith(b" 1.0") for line in up)
 
 
 def figures(
@@ -61,7 +62,7 @@ def figures(
     """Run the daemon under a load and return its figures."""
     port = free_port()
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file, engines() as engine_port, hogs(stress=stress):
-        file.write(configuration(port, engine_port, series, REPLICAS, f"{load.engines:g}s"))
+        file.write(configuration(port, engine_port, series, load.replicas, f"{load.engines or 1:g}s"))
         file.flush()
         started = time.perf_counter()
         with (
@@ -69,7 +70,13 @@ def figures(
             running([sys.executable, "-c", LAUNCH, file.name, driver_options()], stderr=nowhere) as daemon,
         ):
             measured = measure(
-                daemon, port, load, seconds, started=started, has_data=lambda: has_data(port), dcgm=dcgm
+                daemon,
+                port,
+                load,
+                seconds,
+                started=started,
+                has_data=lambda: has_data(port, load.replicas),
+                dcgm=dcgm,
             )
     return {
         "first_page_s": measured.first_page,

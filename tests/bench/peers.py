@@ -1,6 +1,6 @@
 """Shardwatch beside other exporters under the same load, one after the other in one run: figures and their ratios.
 
-    python -m tests.bench.peers [--load W8|D8|both] [--seconds N] [--stress]
+    python -m tests.bench.peers [--load W8|D8|G8|all] [--seconds N] [--stress]
 
 Peers run where they are installed: vmagent (Debian's victoria-metrics) and a Prometheus agent (Debian's prometheus)
 poll the same engines and write to a sink that drops everything; nvitop-exporter (PyPI) reads the same GPUs and no
@@ -36,8 +36,9 @@ COLUMNS = (
     ("p99 ms", lambda measured: measured.p99),
     ("first page s", lambda measured: measured.first_page),
     ("first data s", lambda measured: measured.first_data),
+    ("series", lambda measured: measured.series),
 )
-SECONDS = {"W8": 15.0, "D8": 20.0}  # D8 is scraped each 15 s
+SECONDS = {"W8": 15.0, "D8": 20.0, "G8": 30.0}  # D8 and G8 are scraped each 15 s
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,15 @@ class Peer:
     program: str
     hint: str
     command: Callable[[str, Setting], list[str]]
-    has_data: Callable[[int], bool]
+    has_data: Callable[[int, Load], bool]
+    reads_gpus: bool = True
 
 
 def shardwatch(program: str, setting: Setting) -> list[str]:
     config = setting.folder / "shardwatch.yaml"
-    text = configuration(setting.port, setting.engine_port, "common", REPLICAS, f"{setting.load.engines:g}s")
+    text = configuration(
+        setting.port, setting.engine_port, "common", setting.load.replicas, f"{setting.load.engines or 1:g}s"
+    )
     config.write_text(f"{text}discovery: {{processes: false}}\n")
     return [program, "-m", "exporter", "run", "--config", str(config)]
 
@@ -108,20 +112,20 @@ def nvitop_exporter(program: str, setting: Setting) -> list[str]:
     return [program, "--bind-address", "127.0.0.1", "--port", str(setting.port), "--interval", "1.0"]
 
 
-def targets_up(port: int) -> bool:
-    return get(port, "/api/v1/targets")[2].count(b'"health":"up"') == REPLICAS
+def targets_up(port: int, load: Load) -> bool:
+    return get(port, "/api/v1/targets")[2].count(b'"health":"up"') == load.replicas
 
 
 PEERS = (
-    Peer("shardwatch", sys.executable, "", shardwatch, has_data),
-    Peer("vmagent", "vmagent", "apt install victoria-metrics", vmagent, targets_up),
-    Peer("prometheus agent", "prometheus", "apt install prometheus", prometheus_agent, targets_up),
+    Peer("shardwatch", sys.executable, "", shardwatch, lambda port, load: has_data(port, load.replicas)),
+    Peer("vmagent", "vmagent", "apt install victoria-metrics", vmagent, targets_up, reads_gpus=False),
+    Peer("prometheus agent", "prometheus", "apt install prometheus", prometheus_agent, targets_up, reads_gpus=False),
     Peer(
         "nvitop-exporter (GPUs only)",
         "nvitop-exporter",
         "pip install nvitop-exporter",
         nvitop_exporter,
-        lambda port: get(port)[2].count(b"\ngpu_utilization_Percentage{") == 8,
+        lambda port, _: get(port)[2].count(b"\ngpu_utilization_Percentage{") == 8,
     ),
 )
 
@@ -163,16 +167,19 @@ def run(peer: Peer, program: str, load: Load, seconds: float, library: pathlib.P
             open("/dev/null", "wb") as nowhere,
             running(command, stdout=nowhere, stderr=nowhere, env=environment) as process,
         ):
-            return measure(process, port, load, seconds, started=started, has_data=lambda: peer.has_data(port))
+            return measure(process, port, load, seconds, started=started, has_data=lambda: peer.has_data(port, load))
 
 
 def compare(load: Load, seconds: float, library: pathlib.Path, *, stress: bool) -> None:
     """Measure every exporter that is installed and print figures and ratios."""
     beside = ", two busy processes a core" if stress else ""
-    print(f"\n{load.name}: engines each {load.engines:g} s, {load.scrapers} scrapers each {load.scrape:g} s{beside}")
+    engines_each = "no engines" if load.engines is None else f"engines each {load.engines:g} s"
+    print(f"\n{load.name}: {engines_each}, {load.scrapers} scrapers each {load.scrape:g} s{beside}")
     print(f"{'':28}" + "".join(f"{title:>14}" for title, _ in COLUMNS))
     ours: list[float] = []
     for peer in PEERS:
+        if not (peer.reads_gpus or load.replicas):
+            continue
         program = shutil.which(peer.program, path=f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}")
         if program is None:
             print(f"{peer.name:28}  not installed: {peer.hint}")
@@ -189,8 +196,10 @@ def compare(load: Load, seconds: float, library: pathlib.Path, *, stress: bool) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--load", default="both", choices=[*sorted(LOADS), "both"])
-    parser.add_argument("--seconds", type=float, help="of CPU time under each load; else 15 for W8 and 20 for D8")
+    parser.add_argument("--load", default="all", choices=[*sorted(LOADS), "all"])
+    parser.add_argument(
+        "--seconds", type=float, help="of CPU time under each load; else 15 for W8, 20 for D8, 30 for G8"
+    )
     parser.add_argument("--stress", action="store_true")
     given = parser.parse_args()
     compiler = shutil.which("cc")
@@ -198,7 +207,7 @@ def main() -> None:
         raise SystemExit("a C compiler is needed for the library that stands in for the driver's: apt install gcc")
     with tempfile.TemporaryDirectory() as folder:
         library = build(compiler, pathlib.Path(folder) / "nvml")
-        for load in LOADS.values() if given.load == "both" else (LOADS[given.load],):
+        for load in LOADS.values() if given.load == "all" else (LOADS[given.load],):
             compare(load, given.seconds or SECONDS[load.name], library, stress=given.stress)
 
 

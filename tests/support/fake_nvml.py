@@ -26,7 +26,7 @@ from types import SimpleNamespace
 TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 FIELDS = {
-    3: 1, 4: 0, 5: 7, 6: 2, 31: 0, 38: 8, 45: 9, 74: 0, 75: 0, 76: 0, 77: 0, 78: 0, 79: 0, 82: 61, 83: 9_000_000, 91: 2, 94: 3, 142: 1, 143: 2, 144: 0,
+    3: 1, 4: 0, 5: 7, 6: 2, 31: 0, 38: 8, 45: 9, 74: 0, 75: 0, 76: 0, 77: 0, 78: 0, 79: 0, 80: 0, 81: 0, 82: 61, 83: 9_000_000, 91: 2, 94: 3, 142: 1, 143: 2, 144: 0,
     145: 0, 185: 412_000, 186: 405_000, 197: 1_000_000, 198: 2_000_000, 230: 0, 269: 0, 270: 0, 271: 0, 29: 4, 30: 5,
 }  # fmt: skip
 LINK_FIELDS = {138: 1024, 139: 2048, 161: 1, 162: 2, 163: 3}
@@ -36,6 +36,17 @@ class NVMLError(Exception):
     def __init__(self, value):
         self.value = value
         super().__init__(f"NVML error {value}")
+
+
+class c_nvmlEccSramErrorStatus_v1_t(ctypes.Structure):  # noqa: N801
+    _fields_ = [
+        ("version", ctypes.c_uint),
+        *((name, ctypes.c_ulonglong) for name in (
+            "aggregateUncParity", "aggregateUncSecDed", "aggregateCor", "volatileUncParity", "volatileUncSecDed",
+            "volatileCor",
+        )),
+        ("bThresholdExceeded", ctypes.c_uint),
+    ]  # fmt: skip
 
 
 class c_nvmlGpuFabricInfo_v2_t(ctypes.Structure):  # noqa: N801
@@ -81,6 +92,12 @@ DEFAULTS = {
     "nvmlDeviceGetGridLicensableFeatures": SimpleNamespace(
         isGridLicenseSupported=0, licensableFeaturesCount=0, gridLicensableFeatures=[]
     ),
+    "nvmlDeviceGetJpgUtilization": [5, 1000],
+    "nvmlDeviceGetOfaUtilization": [6, 1000],
+    "nvmlDeviceGetEncoderStats": (2, 30, 900),
+    "nvmlDeviceGetEccMode": [1, 1],
+    "nvmlDeviceGetRowRemapperHistogram": SimpleNamespace(max=640, high=3, partial=2, low=1, none=0),
+    "nvmlDeviceGetC2cModeInfoV": SimpleNamespace(isC2cEnabled=1),
     "nvmlDeviceGetMaxPcieLinkGeneration": 5,
     "nvmlDeviceGetMaxPcieLinkWidth": 16,
     "nvmlDeviceGetNumFans": 2,
@@ -119,8 +136,8 @@ class FakeDriver:
         return self.plan.get("cards", ["GPU-a", "GPU-b"])
 
     def __getattr__(self, name):
-        if name == "c_nvmlGpuFabricInfo_v2_t":
-            return c_nvmlGpuFabricInfo_v2_t
+        if name.startswith("c_nvml") and name in globals() and name not in self.plan.get("missing", ()):
+            return globals()[name]
         if not name.startswith("nvml") or name in self.plan.get("missing", ()):
             raise AttributeError(name)
         return lambda *args: self.call(name, *args)
@@ -213,6 +230,16 @@ class FakeDriver:
 
     def _nvmlDeviceGetMaxClockInfo(self, uuid, domain):
         return (1980, 1980, 2619, 1545)[domain]
+
+    def _nvmlDeviceGetApplicationsClock(self, uuid, domain):
+        return (1980, 1830, 2619)[domain]
+
+    def _nvmlDeviceGetPcieThroughput(self, uuid, direction):
+        return (4_000, 9_000)[direction]
+
+    def _nvmlDeviceGetSramEccErrorStatus(self, uuid, reference):
+        for name, number in self.plan.get("sram", {}).items():
+            setattr(reference._obj, name, number)
 
     def _nvmlDeviceGetTemperatureThreshold(self, uuid, kind):
         return (92, 87, 95, 89)[kind]

@@ -26,6 +26,8 @@ POLICIES: Mapping[str, Field] = {
     "board_limit": (77, 0),
     "low_utilization": (78, 0),
     "reliability": (79, 0),
+    "application_clocks": (80, 0),
+    "base_clocks": (81, 0),
 }
 
 

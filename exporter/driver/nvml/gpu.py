@@ -26,18 +26,21 @@ from exporter.driver.nvml.call_scheduler import (
 from exporter.driver.nvml.counter32 import Counter32, link_limit, unwrap
 from exporter.driver.nvml.errors import DeviceCalls, DeviceUnavailable
 from exporter.driver.nvml.fabric import C2C_COUNT, C2cRead, c2c, fabric
-from exporter.driver.nvml.fields import POLICIES, Field, FieldBatch, checked, event_time_fields
+from exporter.driver.nvml.fields import Field, FieldBatch, checked, event_time_fields
 from exporter.driver.nvml.gpm import GpmCounters, GpmRead
 from exporter.driver.nvml.mig import MigInstances
 from exporter.driver.nvml.nvlink_counters import NvLinkCounters
 from exporter.driver.nvml.probes import (
+    SRAM,
     ClockEvents,
     ClockEventTimes,
     LinkStates,
     NvLinks,
     SampleMean,
     fan_speed,
+    pcie_throughput,
     processes,
+    sram_errors,
 )
 from exporter.driver.nvml.shared import SharedState
 from exporter.driver.nvml.signals import (
@@ -46,6 +49,7 @@ from exporter.driver.nvml.signals import (
     MIG_MEANINGLESS,
     MIG_REFUSED,
     NVLINK_BIT_ERRORS,
+    NVLINK_BYTES,
     NVLINK_ERRORS,
     PCIE_BYTES,
     SAMPLED,
@@ -56,12 +60,17 @@ from exporter.driver.nvml.signals import (
 from exporter.driver.protocol import InstanceReading
 from exporter.model import EMPTY, CardFacts, CardProcess, CardReading, Missing, Signal
 
+NVLINK_TOTALS = (Signal.NVLINK_TRANSMIT, Signal.NVLINK_RECEIVE)
+PCIE_READERS = [reader for signal in PCIE_BYTES for reader in FAST[signal]]
 LINKS_EVERY = 5.0  # seconds between reads of which NVLinks are up: a call for each link
 
 Values = dict[Signal, float | Missing]
 
 _FAILED = frozenset({Missing.ERROR, Missing.NO_PERMISSION})
 _FIRST = {signal: readers for signal, readers in FAST.items() if signal in ESSENTIALS}
+_NO_BYTES = frozenset({0.0, Missing.UNSUPPORTED})
+_COUNTED_WITH_ECC = (Signal.ECC_CORRECTED_VOLATILE, Signal.ECC_UNCORRECTED_VOLATILE)
+_KEPT_WITHOUT_ECC = (Signal.ECC_CORRECTED_AGGREGATE, Signal.ECC_UNCORRECTED_AGGREGATE, *SRAM)
 _THEN = {signal: readers for signal, readers in FAST.items() if signal not in ESSENTIALS}
 
 
@@ -78,7 +87,8 @@ class _SlowRead(Struct, frozen=True):
     values: Mapping[Signal, float | Missing] = EMPTY
     errors: Mapping[str, float] | Missing = Missing.ERROR
     bit_errors: Mapping[str, float] = EMPTY
-    policies: Mapping[str, float] = EMPTY
+    bytes: Mapping[int, tuple[float, float]] = EMPTY
+    throughput: Mapping[tuple[str, str], float] = EMPTY
     processes: tuple[CardProcess, ...] | Missing = Missing.ERROR
 
 
@@ -107,12 +117,12 @@ class GpuReader:
         evidence = shared.evidence.setdefault(facts.uuid, {})
         self._events = ClockEvents(calls, event_time_fields(driver_version), shared.units, evidence)
         self._event_times = ClockEventTimes(why=Missing.SLOW)
+        self._policies: Mapping[str, float] = EMPTY
         self._samples = {signal: SampleMean(calls, kind) for signal, (kind, _) in SAMPLED.items()}
         self._fast = FieldBatch(calls, [*self._fields(FAST), *self._events.fields()])
         counted = [*NVLINK_ERRORS.values(), *NVLINK_BIT_ERRORS.values()]
-        self._slow = FieldBatch(
-            calls, [*self._fields(SLOW), *POLICIES.values(), C2C_COUNT, *self._links.fields(counted)]
-        )
+        counted += [number for sent, received, _ in NVLINK_BYTES for number in (sent, received)]
+        self._slow = FieldBatch(calls, [*self._fields(SLOW), C2C_COUNT, *self._links.fields(counted)])
         self._work = GpmCounters(driver, calls, shared.gpm_lock, uuid=facts.uuid)
         self._counters: dict[Signal, Counter32] = {}
         self.instances = MigInstances(driver, calls, facts, shared.gpm_lock) if facts.mig else None
@@ -159,7 +169,7 @@ class GpuReader:
         fields_at = clock()
         if self._scheduler.run("fields", ESSENTIAL, self._fast.read) is Missing.SLOW:
             self._fast.drop(Missing.SLOW)
-            self._event_times = ClockEventTimes(why=Missing.SLOW)
+            self._event_times, self._policies = ClockEventTimes(why=Missing.SLOW), EMPTY
         self._read_table(_FIRST, self._fast, values, ESSENTIAL)
         self._read_sampled(Signal.UTILIZATION, values, ESSENTIAL)
         events = self._scheduler.run("events", ESSENTIAL, self._events.active)
@@ -167,6 +177,8 @@ class GpuReader:
         self._read_sampled(Signal.MEMORY_ACTIVITY, values, CHANGING)
         if _FAILED.intersection(values.values()) and not any(isinstance(v, float) for v in values.values()):
             raise DeviceUnavailable(self._calls.last_error or "error", "the GPU answered no call")
+        if LINKS in self._scheduler.tiers_due:
+            self._link_states = self._links.states(self._link_state)
         if SLOW_TIER in self._scheduler.tiers_due:
             self._read_slow(at)
         values.update(self._slow_read.values)
@@ -177,9 +189,10 @@ class GpuReader:
         if self._scheduler.answered_now("fields"):
             # Compared with the time at which they were counted, so never twice.
             self._event_times = self._events.times(self._fast, fields_at, events)
+            self._policies = self._events.policies(self._fast, fields_at, events)
             self._settle("fast", self._fast)
-        if LINKS in self._scheduler.tiers_due:
-            self._link_states = self._links.states(self._link_state)
+        if not any(self._link_states.up.values()) and {values[signal] for signal in NVLINK_TOTALS} <= _NO_BYTES:
+            values.update(dict.fromkeys(NVLINK_TOTALS, Missing.UNSUPPORTED))  # without NVLink some drivers count to 0
         return self._reading(at, values, events, work)
 
     def _read_work(self, clock: Callable[[], float]) -> GpmRead:
@@ -259,6 +272,8 @@ class GpuReader:
         values: Values = {}
         self._read_table(SLOW, self._slow, values, SLOW_TIER)
         values[Signal.FAN_SPEED] = run("fan", SLOW_TIER, lambda: fan_speed(self._calls))
+        sram = run("sram", SLOW_TIER, lambda: sram_errors(self._driver, self._calls))
+        values.update(dict.fromkeys(SRAM, sram) if isinstance(sram, Missing) else sram)
         states = run("fabric", SLOW_TIER, lambda: fabric(self._driver, self._calls))
         values.update({Signal.FABRIC_STATE: states} if isinstance(states, Missing) else states)
         values.update(self._c2c.values)
@@ -266,13 +281,21 @@ class GpuReader:
             values=values,
             errors=self._links.errors(self._slow),
             bit_errors=self._links.bit_errors(self._slow),
-            policies=self._events.policies(self._slow),
+            bytes=self._links.bytes(self._slow, self._link_states.up),
+            throughput=self._read_throughput(),
             # Those of a MIG-enabled GPU are listed by its instances.
             processes=Missing.MIG if self._mig else run("processes", SLOW_TIER, lambda: processes(self._calls)),
         )
         if self._scheduler.answered_now("slow fields"):
             self._slow_fields_at = at
             self._settle("slow", self._slow)
+
+    def _read_throughput(self) -> Mapping[tuple[str, str], float]:
+        """Return what GPUs before Hopper answer in 40 ms; nothing where bytes are counted."""
+        if not all(self._fast.get(reader.field) is Missing.UNSUPPORTED for reader in PCIE_READERS if reader.field):
+            return EMPTY
+        answer = self._scheduler.run("throughput", SLOW_TIER, lambda: pcie_throughput(self._calls))
+        return EMPTY if isinstance(answer, Missing) else answer
 
     def _read_slow_fields(self) -> None:
         self._slow.read()
@@ -291,6 +314,9 @@ class GpuReader:
             part = values[signal]
             if not (isinstance(part, Missing) or isinstance(total, Missing)) and part > total:
                 values[signal] = Missing.INVALID
+        if values.get(Signal.ECC_MODE) == 0.0:
+            refused = [signal for signal in _KEPT_WITHOUT_ECC if values.get(signal) is Missing.UNSUPPORTED]
+            values.update(dict.fromkeys([*_COUNTED_WITH_ECC, *refused], Missing.DISABLED))
         if self._mig:
             for signal in MIG_REFUSED:
                 if values[signal] is Missing.UNSUPPORTED:
@@ -343,13 +369,15 @@ class GpuReader:
             missing=missing,
             clock_events={} if isinstance(events, Missing) else events,
             clock_event_seconds=self._event_times.seconds,
-            policy_seconds=slow.policies,
+            policy_seconds=self._policies,
             nvlink_up=self._link_states.up,
             nvlink_errors={} if isinstance(errors, Missing) else errors,
             nvlink_errors_at=None if isinstance(errors, Missing) else self._slow_fields_at,
             nvlink_bit_errors=slow.bit_errors,
+            nvlink_bytes=slow.bytes,
+            nvlink_bytes_at=self._slow_fields_at if slow.bytes else None,
             c2c_errors=self._c2c.errors,
             pipe_active=work.pipes,
-            traffic=work.traffic,
+            traffic={**slow.throughput, **work.traffic},
             processes=known,
         )

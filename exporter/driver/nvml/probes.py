@@ -5,6 +5,7 @@ Each probe keeps what it needs between cycles of one initialisation and returns 
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -15,13 +16,23 @@ from exporter.driver.nvml.counter_units import UnitEvidence, after_gap, is_plaus
 from exporter.driver.nvml.errors import DeviceCalls
 from exporter.driver.nvml.fields import POLICIES, SETTLED_REASONS, Field, FieldBatch, checked
 from exporter.driver.nvml.nvlink_counters import NvLinkCounters
-from exporter.driver.nvml.signals import NVLINK_BIT_ERRORS, NVLINK_ERRORS
-from exporter.model import EMPTY, CardProcess, Missing
+from exporter.driver.nvml.signals import NVLINK_BIT_ERRORS, NVLINK_BYTES, NVLINK_ERRORS
+from exporter.model import EMPTY, CardProcess, Missing, Signal
 from exporter.model.clock_events import CLOCK_EVENT_BITS
 
 _MAX_LINKS = 64
 _MAX_SAMPLES = 4096
 _MAX_PROCESSES = 1024
+_COUNT, _FLAG = 2.0**63, 1.0
+SRAM: Mapping[Signal, tuple[tuple[str, ...], float]] = {
+    Signal.SRAM_CORRECTED_VOLATILE: (("volatileCor",), _COUNT),
+    Signal.SRAM_UNCORRECTED_VOLATILE: (("volatileUncParity", "volatileUncSecDed"), _COUNT),
+    Signal.SRAM_CORRECTED_AGGREGATE: (("aggregateCor",), _COUNT),
+    Signal.SRAM_UNCORRECTED_AGGREGATE: (("aggregateUncParity", "aggregateUncSecDed"), _COUNT),
+    Signal.SRAM_THRESHOLD_EXCEEDED: (("bThresholdExceeded",), _FLAG),
+}
+_HEAT = "thermal"  # the policy, and the reasons that are active with it
+_HEAT_REASONS = ("sw_thermal_slowdown", "hw_thermal_slowdown")
 _FIRST_WINDOW = 1_000_000  # µs of buffered samples that the first cycle takes; older ones are history
 
 
@@ -95,7 +106,7 @@ class ClockEvents:
 
     def fields(self) -> list[Field]:
         """Return the fields to read."""
-        return [wanted for wanted in self._fields.values() if not isinstance(wanted, Missing)]
+        return [*(wanted for wanted in self._fields.values() if not isinstance(wanted, Missing)), *POLICIES.values()]
 
     def active(self) -> dict[str, bool] | Missing:
         """Return reason → active for the nine known reasons."""
@@ -126,18 +137,31 @@ class ClockEvents:
                 why = value
         return ClockEventTimes(seconds, why)
 
-    def policies(self, batch: FieldBatch) -> dict[str, float]:
-        """Return policy → seconds in the unit that the power limit's counter has shown; before that only what is 0.
+    def policies(self, batch: FieldBatch, at: float, active: Mapping[str, bool] | Missing) -> dict[str, float]:
+        """Return policy → seconds in the unit that the power limit or heat has shown; before that only what is 0.
 
-        No bit says when a policy is active, so these cannot be compared with time themselves.
+        Only of heat two bits say when the policy is active; the others cannot be compared with time themselves.
         """
-        unit, seconds = self._unit("sw_power_cap"), {}
-        for policy, number_of in POLICIES.items():
-            raw = batch.get(number_of)
-            number = raw if isinstance(raw, Missing) else checked(raw)
-            if number == 0.0 or not (isinstance(number, Missing) or unit is None):
-                seconds[policy] = number * (unit or 0.0)
-        return seconds
+        bits = EMPTY if isinstance(active, Missing) else active
+        raws = {policy: batch.get(number_of) for policy, number_of in POLICIES.items()}
+        numbers = {policy: raw if isinstance(raw, Missing) else checked(raw) for policy, raw in raws.items()}
+        heat = numbers[_HEAT]
+        if not isinstance(heat, Missing):
+            self._learn_from_heat(at, heat, [bits.get(reason) for reason in _HEAT_REASONS])
+        unit = self._unit("sw_power_cap")
+        return {
+            policy: number * (unit or 0.0)
+            for policy, number in numbers.items()
+            if number == 0.0 or not (isinstance(number, Missing) or unit is None)
+        }
+
+    def _learn_from_heat(self, at: float, raw: float, bits: list[bool | None]) -> None:
+        """Find the unit while heat reduces the clocks: drivers before R575 have no other counter of that."""
+        before = self._evidence.get(_HEAT, UnitEvidence())
+        active = True if True in bits else None if None in bits else False
+        evidence = self._evidence[_HEAT] = update(before, at, raw, active=active, unit=self._units.get(_HEAT))
+        if evidence.unit is not None and not evidence.disproved:
+            self._units[_HEAT] = evidence.unit
 
     def _value(self, reason: str, at: float, raw: float, active: bool | None) -> float | Missing:  # noqa: FBT001
         unit = self._unit(reason)
@@ -212,6 +236,19 @@ class NvLinks:
                 why = total
         return totals or why
 
+    def bytes(self, batch: FieldBatch, up: Mapping[int, bool]) -> dict[int, tuple[float, float]]:
+        """Return link → bytes sent and received, of the links that are active and counted."""
+        counted: dict[int, tuple[float, float]] = {}
+        for link in (link for link, active in up.items() if active):
+            for sent, received, step in NVLINK_BYTES:
+                values = [batch.get((number, link)) for number in (sent, received)]
+                found = [value if isinstance(value, Missing) else checked(value, step) for value in values]
+                numbers = [number for number in found if not isinstance(number, Missing)]
+                if len(numbers) == len(values):
+                    counted[link] = (numbers[0], numbers[1])
+                    break
+        return counted
+
     def bit_errors(self, batch: FieldBatch) -> dict[str, float]:
         """Return type → share of bits that arrived wrong, of the link where it is highest."""
         worst = {}
@@ -231,6 +268,37 @@ def bit_error_ratio(raw: float) -> float:
     """Decode the driver's form: mantissa (bits 8 to 11) × 10 to the minus exponent (bits 0 to 7)."""
     number = int(raw)
     return float((number >> 8 & 0xF) * 10.0 ** -(number & 0xFF))
+
+
+def pcie_throughput(calls: DeviceCalls) -> dict[tuple[str, str], float]:
+    """Return bytes per second over PCIe by direction, over 20 ms each, for which the driver blocks."""
+    found = {}
+    for direction, number in (("transmit", 0), ("receive", 1)):
+        raw = calls.call("nvmlDeviceGetPcieThroughput", number)
+        rate = raw if isinstance(raw, Missing) else checked(raw, 1e3, high=1e12)
+        if not isinstance(rate, Missing):
+            found["pcie", direction] = rate
+    return found
+
+
+def sram_errors(driver: Any, calls: DeviceCalls) -> dict[Signal, float | Missing]:
+    """Return the ECC errors of SRAM (caches and register files), and whether they exceed the driver's threshold."""
+    structure = getattr(driver, "c_nvmlEccSramErrorStatus_v1_t", None)
+    answer: Any = Missing.UNSUPPORTED
+    if structure is not None:
+        status = structure()
+        answer = calls.call(
+            "nvmlDeviceGetSramEccErrorStatus", ctypes.byref(status), key="nvmlDeviceGetSramEccErrorStatus"
+        )
+    if isinstance(answer, Missing):
+        return dict.fromkeys(SRAM, answer)
+    return {signal: _sum_of(status, attributes, high) for signal, (attributes, high) in SRAM.items()}
+
+
+def _sum_of(structure: Any, attributes: tuple[str, ...], high: float) -> float | Missing:
+    numbers = [checked(getattr(structure, attribute, None), high=high) for attribute in attributes]
+    valid = [number for number in numbers if not isinstance(number, Missing)]
+    return sum(valid) if len(valid) == len(numbers) else Missing.INVALID
 
 
 def fan_speed(calls: DeviceCalls) -> float | Missing:

@@ -95,6 +95,14 @@ def _vgpu_licensed(features: Any) -> int:
     return int(bool(features.isGridLicenseSupported) and any(feature.featureState > 0 for feature in virtual))
 
 
+def _share(call: str) -> Readers:
+    return (_call(call, extract=itemgetter(0), **_PERCENT),)
+
+
+def _banks(spare_rows: str) -> Readers:
+    return (_call("RowRemapperHistogram", extract=attrgetter(spare_rows), high=2.0**20),)
+
+
 def _threshold(kind: int) -> Readers:
     return (_call("TemperatureThreshold", kind, **_LIMIT_CELSIUS),)
 
@@ -134,7 +142,7 @@ FAST: Mapping[Signal, Readers] = {
     Signal.PERFORMANCE_STATE: (_call("PerformanceState", high=15.0),),  # 32 is the driver's "unknown"
     Signal.PCIE_LINK_GENERATION: (_call("CurrPcieLinkGeneration", **_GENERATION),),
     Signal.PCIE_LINK_WIDTH: (_call("CurrPcieLinkWidth", **_LANES),),
-    # Never nvmlDeviceGetPcieThroughput: it blocks 20 ms for each direction and GPU.
+    # nvmlDeviceGetPcieThroughput blocks 20 ms for each direction: asked in the slow tier where these are not counted.
     Signal.PCIE_TRANSMIT: (_field(197),),
     Signal.PCIE_RECEIVE: (_field(198),),
     Signal.PCIE_REPLAYS: (_field(94), _call("PcieReplayCounter")),
@@ -169,8 +177,13 @@ ESSENTIALS = frozenset(
 PCIE_BYTES = {Signal.PCIE_TRANSMIT: "transmit", Signal.PCIE_RECEIVE: "receive"}
 
 SLOW: Mapping[Signal, Readers] = {
-    Signal.ENCODER_UTILIZATION: (_call("EncoderUtilization", extract=itemgetter(0), **_PERCENT),),
-    Signal.DECODER_UTILIZATION: (_call("DecoderUtilization", extract=itemgetter(0), **_PERCENT),),
+    Signal.ENCODER_UTILIZATION: _share("EncoderUtilization"),
+    Signal.DECODER_UTILIZATION: _share("DecoderUtilization"),
+    Signal.JPEG_UTILIZATION: _share("JpgUtilization"),
+    Signal.OFA_UTILIZATION: _share("OfaUtilization"),
+    Signal.ENCODER_SESSIONS: (_call("EncoderStats", extract=itemgetter(0), high=2.0**16),),
+    Signal.ECC_MODE: (_call("EccMode", extract=itemgetter(0), **_FLAG),),
+    Signal.ECC_MODE_PENDING: (_call("EccMode", extract=itemgetter(1), **_FLAG),),
     Signal.TEMPERATURE_LIMIT_SHUTDOWN: _threshold(0),
     Signal.TEMPERATURE_LIMIT_SLOWDOWN: _threshold(1),
     Signal.TEMPERATURE_LIMIT_MEMORY_MAX: _threshold(2),
@@ -188,8 +201,16 @@ SLOW: Mapping[Signal, Readers] = {
     Signal.CLOCK_MAX_SM: (_call("MaxClockInfo", 1, **_HERTZ),),
     Signal.CLOCK_MAX_MEMORY: (_call("MaxClockInfo", 2, **_HERTZ),),
     Signal.CLOCK_MAX_VIDEO: (_call("MaxClockInfo", 3, **_HERTZ),),
+    Signal.CLOCK_APPLICATION_SM: (_call("ApplicationsClock", 1, **_HERTZ), _call("ApplicationsClock", 0, **_HERTZ)),
+    Signal.CLOCK_APPLICATION_MEMORY: (_call("ApplicationsClock", 2, **_HERTZ),),
     Signal.PCIE_LINK_GENERATION_MAX: (_call("MaxPcieLinkGeneration", **_GENERATION),),
     Signal.PCIE_LINK_WIDTH_MAX: (_call("MaxPcieLinkWidth", **_LANES),),
+    Signal.ROW_REMAP_BANKS_MAX: _banks("max"),
+    Signal.ROW_REMAP_BANKS_HIGH: _banks("high"),
+    Signal.ROW_REMAP_BANKS_PARTIAL: _banks("partial"),
+    Signal.ROW_REMAP_BANKS_LOW: _banks("low"),
+    Signal.ROW_REMAP_BANKS_NONE: _banks("none"),
+    Signal.C2C_MODE: (_call("C2cModeInfoV", extract=attrgetter("isC2cEnabled"), **_FLAG),),
     Signal.RETIRED_PAGES_SINGLE_BIT: _retired(29, 0),
     Signal.RETIRED_PAGES_DOUBLE_BIT: _retired(30, 1),
     Signal.RETIRED_PAGES_PENDING: (_field(31, **_FLAG), _call("RetiredPagesPendingStatus", **_FLAG)),
@@ -210,6 +231,8 @@ MIG_REFUSED = frozenset(
     }
 )
 
+# Counters of one link: sent and received, and the bytes of one step.  NVLink 5 counts bytes.
+NVLINK_BYTES = ((202, 204, 1.0), (138, 139, 1024.0))
 # Counted per link.  The first three belong to NVLink 1 to 4, the rest to NVLink 5; a GPU has one set or the other.
 NVLINK_ERRORS: Mapping[str, int] = {
     "replay": 161,

@@ -82,7 +82,7 @@ def policies(fields, units=None, **plan):
     return GpuReader(driver, asked, facts, "590.48.01", shared).read(slow=True).policy_seconds
 
 
-RAW = {"75": 3_000_000_000, "77": 0, "78": 5_000_000_000, "79": {"code": 3}}
+RAW = {"75": 3_000_000_000, "77": 0, "78": 5_000_000_000, "79": {"code": 3}, "80": {"code": 3}, "81": {"code": 3}}
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_policies_are_counted_in_the_unit_that_a_counter_of_the_driver_has_shown
 
 @pytest.mark.parametrize("raw", [2**64 - 1, {"value": -1, "type": 4}, {"value": float("nan"), "type": 0}])
 def test_a_policy_that_cannot_be_is_left_out(raw):
-    assert policies(dict.fromkeys(("75", "77", "78", "79"), raw), {"sw_power_cap": 1e-9}) == {}
+    assert policies(dict.fromkeys(map(str, range(75, 82)), raw), {"sw_power_cap": 1e-9}) == {}
 
 
 def test_policies_that_a_gpu_does_not_count_are_no_missing_signal():
@@ -109,13 +109,20 @@ def test_policies_that_a_gpu_does_not_count_are_no_missing_signal():
     assert Signal.CLOCK_EVENT_TIME not in reading.missing
 
 
+SLOW_CALLS = [
+    f"nvmlDeviceGet{name}"
+    for name in ("BAR1MemoryInfo", "EccMode", "SramEccErrorStatus", "RowRemapperHistogram", "EncoderStats")
+]
+
+
 def test_all_of_it_is_asked_with_the_slow_tier_only():
     driver = FakeDriver({})
     reader = make_reader(driver)
     reader.read(slow=True)
-    asked = (driver.counts["nvmlDeviceGetBAR1MemoryInfo"], driver.asked_fields[75])
-    assert asked == (1, 1), "one call for the three parts of BAR1"
+    asked = [driver.counts[name] for name in SLOW_CALLS]
+    assert asked == [1] * len(SLOW_CALLS), "one call for all parts of an answer"
     again = reader.read(slow=False)
-    assert (driver.counts["nvmlDeviceGetBAR1MemoryInfo"], driver.asked_fields[75]) == asked
+    assert [driver.counts[name] for name in SLOW_CALLS] == asked
+    assert driver.asked_fields[75] == 2, "what reduces the clocks is counted each cycle"
     assert again.policy_seconds == dict.fromkeys(POLICIES, 0.0)
     assert again.signals[Signal.BAR1_TOTAL] == 2.0**37
