@@ -14,7 +14,7 @@ from exporter.promql import increase, over_time, select
 
 def alerts(tuning: Tuning) -> tuple[Alert, ...]:
     """Return the alerts about errors of memory."""
-    return (_uncorrectable(), _corrected(tuning), _remap_pending(), _remap_failed())
+    return (_uncorrectable(), _corrected(tuning), _sram(), _remap_pending(), _remap_failed())
 
 
 def _uncorrectable() -> Alert:
@@ -68,6 +68,30 @@ def _corrected(tuning: Tuning) -> Alert:
         action=Text(
             "Schedule the vendor's field diagnostic at a quiet hour.",
             "择机运行厂商诊断程序。",
+        ),
+    )
+
+
+def _sram() -> Alert:
+    return Alert(
+        name="GpuSramEccThreshold",
+        severity=Severity.WARNING,
+        component=Component.GPU,
+        expr=select(m.GPU_SRAM_ECC_THRESHOLD_EXCEEDED).equals(1),
+        for_="1m",
+        panel=GPU_VERDICTS,
+        summary=Text(
+            "GPU {{ $labels.gpu }} on {{ $labels.instance }} exceeds its threshold of SRAM errors: it needs service",
+            "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡 SRAM 错误超过阈值，需要报修",
+        ),
+        description=Text(
+            "{{ $labels.uuid }} has had more uncorrectable ECC errors in SRAM than its manufacturer accepts. SRAM has "
+            "no spare rows: a reset does not repair it.",
+            "{{ $labels.uuid }} 的 SRAM 不可纠正 ECC 错误超过厂商允许的数量。SRAM 没有备用行，复位无法修复。",
+        ),
+        action=Text(
+            "Take the GPU out of service and run the vendor's field diagnostic; it may qualify for replacement.",
+            "将该卡下线并运行厂商诊断；可能符合更换条件。",
         ),
     )
 

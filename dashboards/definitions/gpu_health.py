@@ -57,6 +57,10 @@ _STATUS: tuple[Panel, ...] = (
             lambda: increase(selected(m.GPU_ECC_ERRORS_TOTAL, error="corrected", scope="volatile"), RANGE) > 0,
             Text("Corrected ECC", "已纠正 ECC"), cell=Cell.COLOUR, threshold=THRESHOLDS.corrected_ecc, summed=True, decimals=0,
         ),
+        column(
+            lambda: selected(m.GPU_SRAM_ECC_THRESHOLD_EXCEEDED).equals(1), Text("SRAM threshold", "SRAM 超阈值"),
+            cell=Cell.COLOUR, value_mappings=YES_IS_BAD,
+        ),
         column(lambda: selected(m.GPU_ROW_REMAP_PENDING).equals(1), Text("Remap pending", "待重映射"), cell=Cell.COLOUR, value_mappings=YES_IS_BAD),
         column(lambda: selected(m.GPU_ROW_REMAP_FAILED).equals(1), Text("Remap failed", "重映射失败"), cell=Cell.COLOUR, value_mappings=YES_IS_BAD),
         column(
@@ -107,9 +111,9 @@ _STATUS: tuple[Panel, ...] = (
     table(
         Text("Missing signals and reasons", "缺失的信号及原因"),
         Text(
-            "Values that a GPU does not provide although it is up: no_permission, mig, error, invalid; with "
+            "Values that a GPU does not provide although it is up: no_permission, mig, disabled, error, invalid; with "
             "series: full also unsupported.",
-            "卡在线但不提供的数据：no_permission、mig、error、invalid；series: full 时还有 unsupported。",
+            "卡在线但不提供的数据：no_permission、mig、disabled、error、invalid；series: full 时还有 unsupported。",
         ),
         column(lambda: selected(m.GPU_SIGNAL_MISSING_INFO), Text("Absent", "缺失"), cell=Cell.FACT),
         rows=("instance", "gpu", "signal", "reason"), requires=(Requires.TROUBLE,), width=24, height=6, panel_id=ids.GPU_SIGNALS,

@@ -101,6 +101,16 @@ _CLOCK_LIMITS: Which = {
     ("graphics",): Signal.CLOCK_MAX_GRAPHICS,
     ("video",): Signal.CLOCK_MAX_VIDEO,
 }
+_APPLICATION_CLOCKS: Which = {
+    ("sm",): Signal.CLOCK_APPLICATION_SM,
+    ("memory",): Signal.CLOCK_APPLICATION_MEMORY,
+}
+_POWER_LIMITS: Which = {
+    ("requested",): Signal.POWER_LIMIT_REQUESTED,
+    ("default",): Signal.POWER_LIMIT_DEFAULT,
+    ("min",): Signal.POWER_LIMIT_MIN,
+    ("max",): Signal.POWER_LIMIT_MAX,
+}
 _TEMPERATURES: Which = {("gpu",): Signal.TEMPERATURE_GPU, ("memory",): Signal.TEMPERATURE_MEMORY}
 _TEMPERATURE_LIMITS: Which = {
     ("slowdown",): Signal.TEMPERATURE_LIMIT_SLOWDOWN,
@@ -115,6 +125,19 @@ _ECC_VOLATILE: Which = {
 _ECC_AGGREGATE: Which = {
     ("corrected", "aggregate"): Signal.ECC_CORRECTED_AGGREGATE,
     ("uncorrected", "aggregate"): Signal.ECC_UNCORRECTED_AGGREGATE,
+}
+_SRAM: Which = {
+    ("corrected", "volatile"): Signal.SRAM_CORRECTED_VOLATILE,
+    ("uncorrected", "volatile"): Signal.SRAM_UNCORRECTED_VOLATILE,
+    ("corrected", "aggregate"): Signal.SRAM_CORRECTED_AGGREGATE,
+    ("uncorrected", "aggregate"): Signal.SRAM_UNCORRECTED_AGGREGATE,
+}
+_SPARE_ROWS: Which = {
+    ("max",): Signal.ROW_REMAP_BANKS_MAX,
+    ("high",): Signal.ROW_REMAP_BANKS_HIGH,
+    ("partial",): Signal.ROW_REMAP_BANKS_PARTIAL,
+    ("low",): Signal.ROW_REMAP_BANKS_LOW,
+    ("none",): Signal.ROW_REMAP_BANKS_NONE,
 }
 _REMAPPED: Which = {
     ("correctable",): Signal.REMAPPED_ROWS_CORRECTABLE,
@@ -147,7 +170,8 @@ IDENTITY = (
     GPU.info(
         "signal_missing",
         _missing(unsupported=False),
-        "Why a signal of a GPU that answers is absent: no_permission, mig, error, invalid, starting, "
+        "Why a signal of a GPU that answers is absent: no_permission, mig, disabled, error, invalid, "
+        "starting, "
         "unverified, busy (another call into the driver does not return), slow (skipped, because the GPU answers too "
         "slowly), crashed (skipped, because the driver crashed in the call), and in the full set also unsupported.",
         "signal",
@@ -193,6 +217,23 @@ WORK = (
         "Ratio of time in which the video decoder was busy.",
         unit=Unit.RATIO,
         series=SeriesSet.FULL,
+    ),
+    GPU.gauge(
+        "jpeg_utilization",
+        signal(Signal.JPEG_UTILIZATION),
+        "Ratio of time in which the JPEG engine was busy.",
+        unit=Unit.RATIO,
+        series=SeriesSet.FULL,
+    ),
+    GPU.gauge(
+        "ofa_utilization",
+        signal(Signal.OFA_UTILIZATION),
+        "Ratio of time in which the optical flow accelerator was busy.",
+        unit=Unit.RATIO,
+        series=SeriesSet.FULL,
+    ),
+    GPU.gauge(
+        "encoder_sessions", signal(Signal.ENCODER_SESSIONS), "Sessions of the video encoder.", series=SeriesSet.FULL
     ),
     GPU.gauge(
         "processes", signal(Signal.PROCESSES), "Processes with a compute context on the GPU.", series=SeriesSet.FULL
@@ -270,6 +311,15 @@ HEAT_AND_POWER = (
     ),
     GPU.gauge("power", signal(Signal.POWER), "Power draw, averaged by the driver.", unit=Unit.WATTS),
     GPU.gauge("power_limit", signal(Signal.POWER_LIMIT), "Enforced power limit.", unit=Unit.WATTS),
+    GPU.gauge(
+        "power_limit_setting",
+        signals(_POWER_LIMITS),
+        f"Power limits that gpu_power_limit_watts follows from: {words(_POWER_LIMITS)}. What is requested lies "
+        "between min and max; a GPU may enforce less.",
+        "limit",
+        unit=Unit.WATTS,
+        series=SeriesSet.FULL,
+    ),
     GPU.counter(
         "energy",
         signal(Signal.ENERGY),
@@ -303,6 +353,15 @@ CLOCKS = (
         series=SeriesSet.FULL,
     ),
     GPU.gauge(
+        "clock_application",
+        signals(_APPLICATION_CLOCKS),
+        f"Clock that applications run at, as far as power and temperature allow, by domain: "
+        f"{words(_APPLICATION_CLOCKS)}; absent where the driver has no such setting.",
+        "domain",
+        unit=Unit.HERTZ,
+        series=SeriesSet.FULL,
+    ),
+    GPU.gauge(
         "clock_event_active",
         _events,
         f"1 while the driver reduces the clocks for this reason: {', '.join(sorted(_HARMFUL))}. Idle "
@@ -329,10 +388,37 @@ HEALTH = (
     GPU.counter(
         "ecc_errors",
         signals(_ECC_VOLATILE),
-        "ECC memory errors; volatile since the driver was loaded, aggregate over the GPU's lifetime (full set).",
+        "ECC memory errors; volatile since the driver was loaded, aggregate over the GPU's lifetime (full set). "
+        "Absent while ECC is off, see gpu_ecc_enabled.",
         "error",
         "scope",
         read_full=signals({**_ECC_VOLATILE, **_ECC_AGGREGATE}),
+    ),
+    GPU.gauge(
+        "ecc_enabled",
+        signal(Signal.ECC_MODE),
+        "1 while ECC is on. While it is off, errors are neither corrected nor counted, and "
+        "gpu_signal_missing_info has the reason disabled.",
+        series=SeriesSet.FULL,
+    ),
+    GPU.gauge(
+        "ecc_enabled_pending",
+        signal(Signal.ECC_MODE_PENDING),
+        "1 when ECC will be on after the next reset of the GPU.",
+        series=SeriesSet.FULL,
+    ),
+    GPU.counter(
+        "sram_ecc_errors",
+        signals(_SRAM),
+        "ECC errors in SRAM (caches, register files); scopes as in gpu_ecc_errors_total.",
+        "error",
+        "scope",
+        series=SeriesSet.FULL,
+    ),
+    GPU.gauge(
+        "sram_ecc_threshold_exceeded",
+        signal(Signal.SRAM_THRESHOLD_EXCEEDED),
+        "1 when the GPU has had more uncorrectable SRAM errors than its manufacturer accepts: it needs service.",
     ),
     GPU.counter(
         "remapped_rows",
@@ -350,6 +436,14 @@ HEALTH = (
         "row_remap_failed",
         signal(Signal.ROW_REMAP_FAILED),
         "1 when a row could not be replaced: the GPU needs service.",
+    ),
+    GPU.gauge(
+        "row_remap_banks",
+        signals(_SPARE_ROWS),
+        f"Banks of memory by the spare rows that they have left: {words(_SPARE_ROWS)}. In a bank with none, the next "
+        "uncorrectable error cannot be remapped.",
+        "spare_rows",
+        series=SeriesSet.FULL,
     ),
     GPU.counter(
         "retired_pages",

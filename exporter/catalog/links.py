@@ -66,6 +66,15 @@ def _nvlink_errors(snapshot: Snapshot) -> Iterator[Sample]:
             yield (*labels, kind), count
 
 
+def _link_bytes(direction: int) -> ReadSamples:
+    def read(snapshot: Snapshot) -> Iterator[Sample]:
+        for labels, reading in readings(snapshot):
+            for link, counted in reading.nvlink_bytes.items():
+                yield (*labels, str(link)), counted[direction]
+
+    return read
+
+
 def _c2c_errors(snapshot: Snapshot) -> Iterator[Sample]:
     for labels, reading in readings(snapshot):
         for kind, count in reading.c2c_errors.items():
@@ -121,8 +130,34 @@ LINKS = (
         series=SeriesSet.FULL,
     ),
     GPU.gauge("nvlink_links", _nvlinks(active=False), "NVLinks of the GPU, active or not.", series=SeriesSet.FULL),
-    GPU.counter("nvlink_transmit", signal(Signal.NVLINK_TRANSMIT), "Bytes sent over all NVLinks.", unit=Unit.BYTES),
-    GPU.counter("nvlink_receive", signal(Signal.NVLINK_RECEIVE), "Bytes received over all NVLinks.", unit=Unit.BYTES),
+    GPU.counter(
+        "nvlink_transmit",
+        signal(Signal.NVLINK_TRANSMIT),
+        "Bytes sent over all NVLinks; absent without any.",
+        unit=Unit.BYTES,
+    ),
+    GPU.counter(
+        "nvlink_receive",
+        signal(Signal.NVLINK_RECEIVE),
+        "Bytes received over all NVLinks; absent without any.",
+        unit=Unit.BYTES,
+    ),
+    GPU.counter(
+        "nvlink_link_transmit",
+        _link_bytes(0),
+        "Bytes sent over one active NVLink, read every 10 s.",
+        "link",
+        unit=Unit.BYTES,
+        series=SeriesSet.FULL,
+    ),
+    GPU.counter(
+        "nvlink_link_receive",
+        _link_bytes(1),
+        "Bytes received over one active NVLink, read every 10 s.",
+        "link",
+        unit=Unit.BYTES,
+        series=SeriesSet.FULL,
+    ),
     GPU.counter(
         "nvlink_errors", _nvlink_errors, "NVLink errors over all links, by type.", "type", series=SeriesSet.FULL
     ),
@@ -149,6 +184,12 @@ LINKS = (
         "manager_disconnected, a problem of its configuration, or unhealthy or limited_capacity where the driver "
         "reports no details. Absent without problems.",
         "problem",
+    ),
+    GPU.gauge(
+        "c2c_enabled",
+        signal(Signal.C2C_MODE),
+        "1 while the C2C link to a processor on the same module is enabled; absent on GPUs without.",
+        series=SeriesSet.FULL,
     ),
     GPU.gauge(
         "c2c_links",

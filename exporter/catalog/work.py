@@ -68,7 +68,8 @@ WORK = (
     GPU.gauge(
         "traffic_bytes_per_second",
         _traffic,
-        "Bytes per second since the previous cycle, from the GPU's own counters; link is pcie or nvlink.",
+        "Bytes per second since the previous cycle, from the GPU's own counters; link is pcie or nvlink. Of GPUs "
+        "before Hopper that count no PCIe bytes: over 20 ms, every 10 s.",
         "link",
         "direction",
         series=SeriesSet.FULL,

@@ -52,6 +52,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "GpuXidInspect": Condition(subject=GPU, for_="1m"),
     "GpuXidApplication": Condition(subject=GPU, severities=(INFO,), for_="1m"),
     "GpuEccUncorrectable": Condition(subject=GPU, for_="1m"),
+    "GpuSramEccThreshold": Condition(subject=GPU, for_="1m"),
     "GpuRowRemapPending": Condition(subject=GPU, for_="5m"),
     "GpuRowRemapFailed": Condition(subject=GPU, for_="1m"),
     "GpuNvlinkDown": Condition(subject=GPU, for_="2m"),

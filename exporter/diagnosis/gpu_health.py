@@ -216,6 +216,29 @@ def _after_xid(
         )
 
 
+def _sram(card: CardState, gpu: Subject, owner: str) -> Finding:
+    errors = signal(card, Signal.SRAM_UNCORRECTED_AGGREGATE)
+    counted = () if errors is None else (Evidence("uncorrectable_sram_errors", errors),)
+    return Finding(
+        id="GpuSramEccThreshold",
+        severity=Severity.WARNING,
+        subject=gpu,
+        summary=Text(
+            f"{gpu.label} exceeds its threshold of uncorrectable SRAM errors",
+            f"{gpu.label} 的 SRAM 不可纠正错误超过阈值",
+        ),
+        evidence=(*counted, *location(card)),
+        actions=(
+            action.DRAIN,
+            Text(
+                "Run the vendor's field diagnostic: the GPU may qualify for replacement; a reset does not repair it.",
+                "运行厂商诊断：该卡可能符合更换条件，复位无法修复。",
+            ),
+        ),
+        replica=owner,
+    )
+
+
 def _memory_errors(view: View, card: CardState) -> Iterator[Finding]:
     gpu, owner = view.gpu(card), view.owner(card)
     uncorrected = signal(card, Signal.ECC_UNCORRECTED_VOLATILE)
@@ -238,6 +261,8 @@ def _memory_errors(view: View, card: CardState) -> Iterator[Finding]:
             ),
             replica=owner,
         )
+    if signal(card, Signal.SRAM_THRESHOLD_EXCEEDED):
+        yield _sram(card, gpu, owner)
     failed = signal(card, Signal.ROW_REMAP_FAILED)
     pending = signal(card, Signal.ROW_REMAP_PENDING)
     if failed:

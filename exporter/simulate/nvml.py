@@ -37,7 +37,7 @@ from exporter.simulate.nvml_gpm import (  # noqa: F401 - the binding has them to
     nvmlGpmSampleFree,
 )
 from exporter.simulate.nvml_mig import mig_functions
-from exporter.simulate.nvml_resources import resource_functions
+from exporter.simulate.nvml_resources import SramErrors, resource_functions
 from exporter.simulate.nvml_topology import socket, topology_functions
 from exporter.simulate.products import GPU_BUSES
 
@@ -168,6 +168,9 @@ def nvmlDeviceGetMemoryAffinity(handle: Any, words: int, scope: int) -> list[int
     nvmlDeviceGetPowerManagementLimitConstraints,
     nvmlDeviceGetBAR1MemoryInfo,
     nvmlDeviceGetGridLicensableFeatures,
+    nvmlDeviceGetEccMode,
+    nvmlDeviceGetRowRemapperHistogram,
+    nvmlDeviceGetSramEccErrorStatus,
 ) = resource_functions(_gpu)
 
 
@@ -194,7 +197,10 @@ def nvmlDeviceGetSamples(handle: Any, kind: int, last: int) -> tuple[int, list[S
 
 
 nvmlDeviceGetEncoderUtilization = _answer(lambda _: [0, 167_000])  # percent, sampling period in µs
+c_nvmlEccSramErrorStatus_v1_t = SramErrors
 nvmlDeviceGetDecoderUtilization = nvmlDeviceGetEncoderUtilization
+nvmlDeviceGetJpgUtilization = nvmlDeviceGetOfaUtilization = nvmlDeviceGetEncoderUtilization
+nvmlDeviceGetEncoderStats = _answer(lambda _: (0, 0, 0))  # sessions, frames a second, latency in µs
 
 
 def nvmlDeviceGetMemoryInfo(handle: Any, version: int | None = None) -> SimpleNamespace:
@@ -245,6 +251,7 @@ def nvmlDeviceGetMaxClockInfo(handle: Any, domain: int) -> int:
     return (kind.sm_clock, kind.sm_clock, kind.memory_clock, int(kind.sm_clock * 0.89))[domain]
 
 
+nvmlDeviceGetApplicationsClock = nvmlDeviceGetMaxClockInfo
 nvmlDeviceGetCurrentClocksEventReasons = _answer(lambda gpu: gpu.reasons)  # bits
 nvmlDeviceGetCurrentClocksThrottleReasons = nvmlDeviceGetCurrentClocksEventReasons
 nvmlDeviceGetPerformanceState = _answer(lambda _: 0)  # data centre GPUs idle in P0

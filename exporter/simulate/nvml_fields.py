@@ -58,6 +58,8 @@ _FIELDS: dict[int, tuple[int, Callable[[SimulatedGpu], float]]] = {
     77: (UNSIGNED_LONG_LONG, lambda _: 0),
     78: (UNSIGNED_LONG_LONG, lambda _: 0),
     79: (UNSIGNED_LONG_LONG, lambda _: 0),
+    80: (UNSIGNED_LONG_LONG, lambda _: 0),
+    81: (UNSIGNED_LONG_LONG, lambda _: 0),
     82: (UNSIGNED, lambda gpu: round(gpu.memory_temperature)),
     83: (UNSIGNED_LONG_LONG, lambda gpu: gpu.energy * 1000),
     91: (UNSIGNED, lambda gpu: gpu.product.nvlinks),

@@ -218,6 +218,7 @@ def test_a_replica_and_a_gpu_that_are_down_give_the_same_page_as_ever(golden):
             Signal.RETIRED_PAGES_SINGLE_BIT: 2.0,
             Signal.RETIRED_PAGES_DOUBLE_BIT: 1.0,
             Signal.RECOVERY_ACTION: 2.0,
+            Signal.C2C_MODE: 1.0,
             Signal.C2C_LINKS: 2.0,
             Signal.C2C_LINKS_ACTIVE: 1.0,
         },

@@ -120,7 +120,9 @@ def test_a_gpu_that_does_not_answer_stays_red_after_its_xid(promtool, tmp_path, 
 def test_a_table_of_problems_has_no_row_for_a_healthy_gpu(promtool, tmp_path, uid, titles, language):
     healthy = {
         f"gpu_up{{{CARD}}}": "1x96", f"gpu_nvlink_links_down{{{CARD}}}": "0x96", f"gpu_data_age_seconds{{{CARD}}}": "1x96",
-        **{f"gpu_{flag}{{{CARD}}}": "0x96" for flag in ("row_remap_pending", "row_remap_failed", "pcie_link_degraded")},
+        **{f"gpu_{flag}{{{CARD}}}": "0x96" for flag in (
+            "row_remap_pending", "row_remap_failed", "pcie_link_degraded", "sram_ecc_threshold_exceeded"
+        )},
         **{
             f'gpu_ecc_errors_total{{{CARD},error="{error}",scope="volatile",memory="all"}}': "0x96"
             for error in ("corrected", "uncorrected")
