@@ -252,6 +252,7 @@ NO_FINDING: Mapping[str, str] = {
 }
 # Findings without an alert: how long they are held, and why there is none.
 NO_ALERT: Mapping[str, str] = {
+    "GpusRemoved": "GpuCountDecreased says that there are fewer; this says which, and that it is no fault",
     "DiscoveryLimitReached": "the log and the metrics endpoint report it; what is missing is not known",
     "SourceDown": "discovery, the kernel log or the driver's events cannot be read: what is lost by that has alerts",
 }

@@ -35,12 +35,14 @@ _LENGTH = 4
 class WorkerOptions(Struct, frozen=True, kw_only=True):
     """The worker's only argument, as JSON.  ``module``: the driver binding; ``options`` is for its ``configure``.
 
-    ``retry_lost``: initialise the driver anew for the sake of a lost GPU.  ``gpm_cooldown``: UUID → seconds for which
-    that GPU's work counters are not read.  ``skipped_calls``: WHO/FUNCTION → seconds, see ``daemon.crashes``.
+    ``again``: this daemon had a worker before.  ``retry_lost``: initialise the driver anew for a GPU that is lost.
+    ``gpm_cooldown``: UUID → seconds for which that GPU's work counters are not read.  ``skipped_calls``: WHO/FUNCTION
+    → seconds, see ``daemon.crashes``.
     """
 
     module: str
     options: str = ""
+    again: bool = False
     retry_lost: bool = True
     gpm_cooldown: dict[str, float] = {}
     skipped_calls: dict[str, float] = {}

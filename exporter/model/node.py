@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from exporter.model.card import CardState, DriverFacts, Signal
+from exporter.model.card import CardFacts, CardState, DriverFacts, Signal
 from exporter.model.engine import ReplicaState
 from exporter.model.finding import Finding, Verdicts
 from exporter.model.gateway import GatewayState
@@ -123,6 +123,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     unix_time: float
     driver: DriverFacts | None = None
     cards: tuple[CardState, ...] = ()
+    removed: tuple[CardFacts, ...] = ()  # GPUs that were removed on purpose
     replicas: tuple[ReplicaState, ...] = ()
     gateways: tuple[GatewayState, ...] = ()
     stores: tuple[StoreState, ...] = ()

@@ -260,6 +260,7 @@ class App:
         """Close all driver files while ``released``, so that MIG can be switched or the driver replaced."""
         if self.cards is not None:
             self.cards.release(released=released)
+            self.publisher.notify(at_once=True)  # whoever waits for the release looks at the metrics endpoint
 
     # ------------------------------------------------------------------ what the parts ask for
 

@@ -126,13 +126,15 @@ class Publisher:
         self._access = access
         self._links = TopologyTracker()
         self._clock, self._unix_now = clock, unix_now
-        self._wake, self._stopping = threading.Event(), threading.Event()
+        self._wake, self._hurry, self._stopping = threading.Event(), threading.Event(), threading.Event()
         self._thread: Thread | None = None
         self._restarts = 0
         self._started_at = self._cycle_began = clock()
 
-    def notify(self) -> None:
-        """Publish soon: a source has something new.  Callable from any thread."""
+    def notify(self, *, at_once: bool = False) -> None:
+        """Publish soon: a source has something new; ``at_once`` does not keep the interval.  For any thread."""
+        if at_once:
+            self._hurry.set()
         self._wake.set()
 
     def compose(self) -> Snapshot:
@@ -156,6 +158,7 @@ class Publisher:
             unix_time=self._unix_now(),
             driver=view.driver if view is not None else None,
             cards=cards,
+            removed=view.removed if view is not None else (),
             replicas=replicas,
             gateways=gateways,
             stores=stores,
@@ -263,7 +266,7 @@ class Publisher:
     def stop(self, timeout: float = 0.5) -> None:
         """End the loop."""
         self._stopping.set()
-        self._wake.set()
+        self.notify(at_once=True)
         if self._thread is not None:
             self._thread.join(timeout)
 
@@ -271,6 +274,9 @@ class Publisher:
         while not self._stopping.is_set():
             begun = self._cycle_began = self._clock()
             self._wake.clear()
+            self._hurry.clear()
+            if self._stopping.is_set():  # since the last look, and its signal was just cleared
+                return
             try:
                 self.publish_once()
             except Exception:
@@ -284,4 +290,4 @@ class Publisher:
         starting = self.snapshot is None or self._is_starting(self.snapshot)
         self._wake.wait(MAX_PERIOD)
         gap = GATHER_SECONDS if starting else max(GATHER_SECONDS, begun + self.interval - self._clock())
-        self._stopping.wait(gap)
+        self._hurry.wait(gap)

@@ -46,6 +46,7 @@ class Cards:
     """Eight GPUs with the signals that the derivations read."""
 
     status = SourceStatus(source="driver", up=True)
+    removed = ()
     driver = DriverFacts(driver_version="580", nvml_version="13", cuda_version="13.0")
 
     def __init__(self, clock: Clock) -> None:

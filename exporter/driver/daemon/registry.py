@@ -19,6 +19,10 @@ from exporter.model import CardFacts, CardReading, CardState, CardTopology, GpuL
 _log = logging.getLogger(__name__)
 
 EXPIRE_AFTER = 24 * 3600.0
+# Seconds after which the GPUs that the driver counts are all that are expected: after they were re-acquired, when who
+# released them knows what was removed; after a reload or a restart of the driver, which may hide that one is lost.
+ACCEPT_ACQUIRED, ACCEPT_OTHERS = 30.0, 600.0
+RELEASED = "released"  # why the driver does not answer after it was released on purpose
 _LASTING = frozenset({"lost", "reset_required"})  # reasons that say more than that a GPU is not counted any more
 OPEN_DEADLINE = 30.0  # seconds; without persistence mode a GPU's first handle loads the driver
 
@@ -52,6 +56,13 @@ class _Slot(Struct):
     unavailable: bool = False
     call_started: float | None = None
     reason: str = ""  # why the UUID of the GPU is not known
+
+
+class _Removed(Struct):
+    """A GPU that is not expected any more, and since when."""
+
+    facts: CardFacts
+    at: float
 
 
 class HangSummary(Struct, frozen=True, kw_only=True):
@@ -108,6 +119,9 @@ class CardRegistry:
         self._pending: set[int] = set()  # asked this cycle, no answer yet
         self._visible: set[str] = set()  # those that had a fresh reading the last time
         self._logged_unidentified: dict[int, str] = {}  # index → reason
+        self._accept_in: float | None = None  # seconds, from the next complete count on
+        self._leaving: dict[str, float] = {}  # UUID → until when it is expected to come back
+        self._removed: dict[str, _Removed] = {}  # by UUID
 
     def on_initialised(self, cards: int) -> None:
         """Await the answers of ``cards`` GPUs: the driver was initialised."""
@@ -133,6 +147,7 @@ class CardRegistry:
 
     def _register(self, facts: CardFacts, now: float) -> _Gpu:
         labels = GpuLabels(gpu_label(facts), facts.uuid)
+        self._removed.pop(facts.uuid, None)
         gpu = self._gpus.get(facts.uuid)
         if gpu is None:
             gpu = self._gpus[facts.uuid] = _Gpu(facts=facts, labels=labels, seen_at=now)
@@ -276,6 +291,7 @@ class CardRegistry:
         known = bool(self._slots) and all(slot.answered for slot in self._slots.values())
         if known:
             self._withdraw_absent()
+            self._accept(now)
             self._expire(now)
         settled = known and not hung and not any(gpu.hung for gpu in self._gpus.values())
         return HangSummary(hung=hung, answering=answering, settled=settled)
@@ -287,8 +303,34 @@ class CardRegistry:
             if uuid not in present and gpu.reason not in _LASTING and gpu.facts.instance is None:
                 self._withdraw(gpu, "lost")
 
+    def accept_absent(self, seconds: float) -> None:
+        """Give what the driver does not count, now or at its next complete count, so long to come back."""
+        self._accept_in = seconds if self._accept_in is None else min(self._accept_in, seconds)
+
+    def removed(self) -> tuple[CardFacts, ...]:
+        """Return the GPUs that are not expected any more, for a day, by index."""
+        return tuple(sorted((gone.facts for gone in self._removed.values()), key=lambda facts: facts.index))
+
+    def _accept(self, now: float) -> None:
+        """Drop what is not expected any more; every GPU that the driver counts has answered."""
+        if not all(slot.uuid for slot in self._slots.values()):
+            return  # one that cannot be identified may be any of those that are absent
+        present = {slot.uuid for slot in self._slots.values()}
+        whole = {uuid for uuid, gpu in self._gpus.items() if gpu.facts.instance is None}
+        if self._accept_in is not None:
+            at, self._accept_in = now + self._accept_in, None
+            self._leaving |= {uuid: min(at, self._leaving.get(uuid, at)) for uuid in whole - present}
+        self._leaving = {uuid: at for uuid, at in self._leaving.items() if uuid in whole - present}
+        for uuid in [uuid for uuid, at in self._leaving.items() if now >= at]:
+            gone = self._gpus.pop(uuid)
+            del self._leaving[uuid]
+            self._removed[uuid] = _Removed(gone.facts, now)
+            self._remove_instances(uuid, kept=frozenset())
+            log_event(_log, logging.WARNING, "gpu_removed", source=f"gpu:{uuid}", gpu=gone.labels.gpu)
+
     def _expire(self, now: float) -> None:
         """Drop what was lost long ago; a GPU that the driver counts stays, and may hang for days."""
+        self._removed = {uuid: gone for uuid, gone in self._removed.items() if now - gone.at <= EXPIRE_AFTER}
         present = {slot.uuid for slot in self._slots.values()}
         for uuid, gpu in list(self._gpus.items()):
             instance = gpu.facts.instance
@@ -349,6 +391,8 @@ class CardRegistry:
         return gpu if instance is None else self._gpus.get(instance.parent, gpu)
 
     def _reason(self, gpu: _Gpu, *, fresh: bool, down: str) -> str:
+        if down == RELEASED:
+            return down  # whatever was read a moment ago: somebody else may use the GPU now
         parent = self._parent(gpu)
         if parent.hung:
             return "hung"

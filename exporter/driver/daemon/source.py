@@ -23,12 +23,12 @@ from exporter.driver import protocol
 from exporter.driver.daemon.auxiliary_calls import AuxiliaryCallMonitor
 from exporter.driver.daemon.freshness import Freshness
 from exporter.driver.daemon.process import WorkerProcess
-from exporter.driver.daemon.registry import CardRegistry
+from exporter.driver.daemon.registry import ACCEPT_ACQUIRED, ACCEPT_OTHERS, RELEASED, CardRegistry
 from exporter.driver.daemon.restarts import ReplacementPolicy
 from exporter.driver.daemon.supervisor import WorkerSupervisor
 from exporter.errors import DriverError
 from exporter.logs import log_down, log_event, log_exception, log_up
-from exporter.model import CardState, DriverFacts, SourceStatus
+from exporter.model import CardFacts, CardState, DriverFacts, SourceStatus
 from exporter.threads import Thread
 
 _log = logging.getLogger(__name__)
@@ -36,6 +36,7 @@ _log = logging.getLogger(__name__)
 INIT_DEADLINE = 30.0
 NO_GPU = ("library", "driver")  # reasons that a node without GPUs has for ever
 NO_GPU_HINT = "set gpu: {enabled: false} on a node without GPUs"
+_ABSENT_DRIVER = frozenset({"library", "driver", "mismatch"})  # reasons after which a driver was loaded anew
 DRIVER_DOWN = "driver"  # why no events come while there is no driver
 SECOND_READ = 0.3  # seconds after the driver was initialised
 _GATHER = 0.05  # GPUs answer within milliseconds of each other: one update for all of them
@@ -51,6 +52,7 @@ class CardsView(Struct, frozen=True, kw_only=True):
     driver: DriverFacts | None
     status: SourceStatus
     cards: tuple[CardState, ...]
+    removed: tuple[CardFacts, ...] = ()  # GPUs that were removed on purpose, by index
 
 
 class _Success(Struct, frozen=True):
@@ -96,7 +98,7 @@ class CardSource:
         self._logged_down = "starting"
         self._failures: Counter[str] = Counter()
         self._success: _Success | None = None
-        self._released = False
+        self._released = self._acquiring = False
         self._auxiliary = AuxiliaryCallMonitor(self._failures)
         self._profiling: dict[str, float] = {}  # who held the GPM lock at the last Heartbeat: uuid → since
         self._cycle = 0
@@ -119,6 +121,7 @@ class CardSource:
         with self._lock:
             now = self._clock()
             sooner = self._freshness.reconfigure(interval, deadline, now)
+            self._registry.accept_absent(ACCEPT_OTHERS)
             self._next_read = min(self._next_read, now if sooner else now + interval)
         self._wake()
 
@@ -138,20 +141,22 @@ class CardSource:
         """Return what is known at ``now`` (monotonic seconds); never waits for the driver."""
         with self._lock:
             freshness = self._freshness.seconds(now)
-            known = not self._down or now - self._down_since <= freshness
+            down = RELEASED if self._released else self._down
+            known = not down or (down != RELEASED and now - self._down_since <= freshness)
             # Or the GPUs were to be released, and a worker that cannot be killed still holds them.
-            unkillable = self._down == "released" and self._supervisor.unkillable(now)
+            unkillable = down == RELEASED and self._supervisor.unkillable(now)
             status = SourceStatus(
                 source="driver",
-                up=not self._down,
-                reason=self._down,
-                hung=self._down == "hung" or self._auxiliary.any_hung() or unkillable,
+                up=not down,
+                reason=down,
+                hung=down == "hung" or self._auxiliary.any_hung() or unkillable,
                 last_success=self._success.at if self._success else None,
                 last_success_unix_time=self._success.unix_time if self._success else None,
                 failures=dict(self._failures),
             )
-            cards = self._registry.view(now, freshness, self._down)
-            return CardsView(driver=self._facts if known else None, status=status, cards=cards)
+            cards = self._registry.view(now, freshness, down)
+            facts = self._facts if known else None
+            return CardsView(driver=facts, status=status, cards=cards, removed=self._registry.removed())
 
     # ------------------------------------------------------------------ the supervisor thread
 
@@ -197,6 +202,7 @@ class CardSource:
         now = self._clock()
         suspended = now - self._expected_at > _SUSPENDED
         if self._released != self._supervisor.released:
+            self._acquiring = not self._released
             self._supervisor.release(now, released=self._released)
             self._begin_down(now)
         if self._supervisor.poll(now):
@@ -280,6 +286,9 @@ class CardSource:
             if self._supervisor.ready_at is None:
                 self._supervisor.ready_at = now
             self._initialising = False
+            if self._down in _ABSENT_DRIVER or self._acquiring:
+                self._registry.accept_absent(ACCEPT_ACQUIRED if self._acquiring else ACCEPT_OTHERS)
+            self._acquiring = False
             self._down, self._facts, self._changed = "", message.facts, True
             self._success = _Success(now, unix_now)
             # A GPU is read once by itself as soon as it is open; what is measured between two reads needs another.
@@ -316,7 +325,7 @@ class CardSource:
         if not self._down:
             self._down_since = now
         self._down = self._supervisor.reason
-        if self._down not in {"released", "starting"}:
+        if self._down not in {RELEASED, "starting"}:
             self._failures[self._down] += 1
         self._requested_at = None
         self._auxiliary.reset()

@@ -31,7 +31,7 @@ class WorkerSupervisor:
         self._module, self._options = module, options
         self._restarts = RestartPolicy()
         self._worker: WorkerProcess | None = None
-        self._ending = False
+        self._ending = self._spawned = False
         self._start_at = 0.0
         self._killed_at = 0.0
         self._exit_until: float | None = None  # it was asked to exit, and is killed then
@@ -66,12 +66,14 @@ class WorkerSupervisor:
         options = protocol.WorkerOptions(
             module=self._module,
             options=self._options,
+            again=self._spawned,
             retry_lost=self.retry_lost,
             gpm_cooldown=self.gpm_cooldown.remaining(now),
             skipped_calls=self.crashes.remaining(now),
         )
         try:
             self._worker = WorkerProcess(options)
+            self._spawned = True
         except OSError as error:
             self.reason, self.detail = "spawn", f"the worker process cannot be started: {error}"
             self._start_at = now + self._restarts.delay(self.reason, now, 0.0)

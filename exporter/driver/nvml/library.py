@@ -49,14 +49,23 @@ topology    see topology
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from exporter.driver.calls import is_disabled, slot_key
-from exporter.driver.nvml.errors import DeviceCalls, DeviceUnavailable, DriverUnavailable, reason_of
+from exporter.driver.nvml.errors import (
+    FUNCTION_NOT_FOUND,
+    DeviceCalls,
+    DeviceUnavailable,
+    DriverUnavailable,
+    code_of,
+    reason_of,
+)
 from exporter.model import EMPTY, CardFacts, DriverFacts, Missing
 
+LIBRARY = "libnvidia-ml.so.1"
 _MAX_CARDS = 64
 _MAX_TEXT = 96
 _NODE_SCOPE = 0
@@ -96,7 +105,10 @@ def initialise(driver: Any) -> InitialisedDriver:
         driver.nvmlInit()
         count = int(driver.nvmlDeviceGetCount())
     except Exception as error:
-        raise DriverUnavailable(reason_of(error), f"NVML does not start: {error}") from error
+        reason, detail = reason_of(error), str(error)
+        if reason == "library" and (broken := _broken_library(error)):
+            reason, detail = "library_invalid", broken
+        raise DriverUnavailable(reason, f"NVML does not start: {detail}") from error
     if not 0 <= count <= _MAX_CARDS:
         raise DriverUnavailable("error", f"NVML counts {count} GPUs; at most {_MAX_CARDS} are accepted")
     cuda = _version_call(driver, "nvmlSystemGetCudaDriverVersion")
@@ -106,6 +118,18 @@ def initialise(driver: Any) -> InitialisedDriver:
         cuda_version=f"{cuda // 1000}.{cuda % 1000 // 10}" if isinstance(cuda, int) and cuda > 0 else "",
     )
     return InitialisedDriver(facts, count)
+
+
+def _broken_library(error: Exception) -> str:
+    """Return what is wrong with the driver's library, "" where there is none: the binding calls both not found."""
+    if code_of(error) == FUNCTION_NOT_FOUND:
+        return f"{LIBRARY} is not the driver's: {error}"
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError as cause:
+        text = printable(str(cause))
+        return "" if "No such file" in text else f"{LIBRARY} cannot be loaded: {text}"
+    return ""
 
 
 def card_count(driver: Any) -> int | None:

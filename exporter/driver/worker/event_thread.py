@@ -61,10 +61,18 @@ class EventThread(DriverThread):
     """
 
     def __init__(
-        self, driver: Any, gpus: Sequence[Gpu], sender: Sender, skipped_calls: Mapping[str, float] = EMPTY
+        self,
+        driver: Any,
+        gpus: Sequence[Gpu],
+        sender: Sender,
+        skipped_calls: Mapping[str, float] = EMPTY,
+        *,
+        again: bool = False,
     ) -> None:
+        """``again``: the driver was initialised before, by this process or another one of this daemon."""
         super().__init__("nvml-events")
         self._driver, self._gpus, self._sender, self._skipped_calls = driver, gpus, sender, skipped_calls
+        self._again = again
         self._call_started: float | None = None
         self._event_set: Any = None
         self._uuids: dict[Any, str] = {}  # handle's key → UUID, of all GPUs that ever answered
@@ -229,13 +237,21 @@ class EventThread(DriverThread):
         seen: Counter[_Subject] = Counter()
         for raw, times in events.items():
             event = event_of(raw) if isinstance(raw, bytes) else raw
-            if event.kind & XID_EVENT:
+            if event.kind & XID_EVENT and self._is_new(event.handle):
                 uuid, xid = self._uuids.get(event.handle, ""), min(event.data, protocol.MAX_XID)
                 seen[_Subject(uuid, xid, _instance_id(event.gpu_instance), _instance_id(event.compute_instance))] += (
                     times
                 )
         for subject, times in seen.items():
             self._sender.send(protocol.XidSeen(**subject._asdict(), times=times, at=now))
+
+    def _is_new(self, handle: Any) -> bool:
+        """Return whether an event was not delivered before.
+
+        After an initialisation some drivers deliver once more what a GPU reported before it was lost.  Such a GPU is
+        not opened any more, and its errors have been counted.
+        """
+        return handle in self._uuids or not self._again or time.monotonic() - self._started >= EARLY
 
     def _report(self, reason: str, cards: int) -> None:
         """Report every failure, and once what lasts."""

@@ -48,6 +48,7 @@ class Worker:
         self._topology: TopologyThread | None = None
         self._events: EventThread | None = None
         self._accepting = False
+        self._again = options.again  # the driver was initialised before
         self._shared = SharedState()
         self._driver_version = ""
         self._known_units: protocol.CounterUnits | None = None  # from an earlier worker
@@ -208,8 +209,8 @@ class Worker:
             )
             skipped = self._shared.skipped_calls.get("", EMPTY)
             self._topology = TopologyThread(driver, self._gpus, self._writer, skipped)
-            self._events = EventThread(driver, self._gpus, self._writer, skipped)
-            self._accepting = True
+            self._events = EventThread(driver, self._gpus, self._writer, skipped, again=self._again)
+            self._accepting = self._again = True
             for thread in (*self._gpus, self._topology, self._events):
                 thread.start()
 

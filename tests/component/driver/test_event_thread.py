@@ -88,10 +88,11 @@ class Harness:
     def __init__(self):
         self.driver, self.sent = Driver(), []
         self.cards = [Card("GPU-a", "ha"), Card("GPU-b", "hb")]
-        self.thread = None
+        self.thread, self.again = None, False
 
     def start(self):
-        self.thread = EventThread(self.driver, self.cards, SimpleNamespace(send=self.sent.append))
+        sender = SimpleNamespace(send=self.sent.append)
+        self.thread = EventThread(self.driver, self.cards, sender, again=self.again)
         self.thread.start()
         return self
 
@@ -129,6 +130,14 @@ def test_every_gpu_that_answers_is_registered_and_its_events_are_reported(harnes
     harness.driver.queue += [("ha", 0x8, 79), ("hb", 0x8, 13), ("ha", 0x8, 79), ("ha", 0x10, 5), ("who", 0x8, 62)]
     until(lambda: harness.xid_counts() == {("GPU-a", 79): 2, ("GPU-b", 13): 1, ("", 62): 1})
     assert harness.event_states() == [("", 2)], "quiet waits are no news"
+
+
+def test_events_of_gpus_that_are_not_opened_any_more_are_not_counted_anew_after_an_initialisation(harness):
+    harness.again = True
+    harness.driver.queue += [("gone", 0x8, 79), (None, 0x8, 79), ("ha", 0x8, 13)]
+    harness.start()
+    until(lambda: ("GPU-a", 13) in harness.xid_counts())
+    assert harness.xid_counts() == {("GPU-a", 13): 1}
 
 
 def test_a_burst_is_a_few_messages_and_none_is_lost(harness):

@@ -415,16 +415,15 @@ def test_gpus_are_read_a_second_time_soon_for_what_is_measured_between_two_reads
     assert clocked.source._next_read == second + interval
 
 
-def test_figures_of_released_gpus_are_withdrawn_on_time_not_at_the_next_read():
+def test_figures_of_released_gpus_are_withdrawn_at_once():
     clocked = Clocked(interval=1.0, deadline=0.2)
     clocked.answer(0.0)
     clocked.source.release(released=True)
-    clocked.now = 0.5
-    assert clocked.source._run_cycle() == pytest.approx(0.7)
-    clocked.now, clocked.news = 1.201, []
+    view = clocked.source.state(0.0)
+    assert (view.status.reason, view.driver, view.cards[0].reading) == ("released", None, None)
+    clocked.now, clocked.news = 0.5, []
     clocked.source._run_cycle()
-    assert clocked.news and clocked.source.state(1.201).cards[0].reading is None
-    assert clocked.source._run_cycle() == 1.0
+    assert clocked.news and clocked.source.state(0.5).cards[0].reading is None
 
 
 def test_each_state_of_the_driver_is_logged_once(start_node, caplog):

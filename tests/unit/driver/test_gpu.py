@@ -72,7 +72,7 @@ def test_versions_are_read_and_cuda_is_split():
     "code,reason",
     [
         (12, "library"),
-        (13, "library"),
+        (13, "library_invalid"),
         (9, "driver"),
         (18, "mismatch"),
         (4, "no_permission"),
@@ -84,6 +84,24 @@ def test_a_failed_initialisation_says_why(code, reason):
     with pytest.raises(DriverUnavailable) as caught:
         library.initialise(FakeDriver({"calls": {"nvmlInit": error(code)}}))
     assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("libnvidia-ml.so.1: cannot open shared object file: No such file or directory", "library"),
+        ("/usr/lib/libnvidia-ml.so.1: invalid ELF header", "library_invalid"),
+        ("/usr/lib/libnvidia-ml.so.1: file too short", "library_invalid"),
+    ],
+)
+def test_a_library_that_cannot_be_loaded_is_not_one_that_is_absent(monkeypatch, text, reason):
+    def load(name):
+        raise OSError(text)
+
+    monkeypatch.setattr(library.ctypes, "CDLL", load)
+    with pytest.raises(DriverUnavailable) as caught:
+        library.initialise(FakeDriver({"calls": {"nvmlInit": error(12)}}))
+    assert caught.value.reason == reason and (reason == "library" or text in str(caught.value))
 
 
 def test_an_absurd_number_of_gpus_is_refused():

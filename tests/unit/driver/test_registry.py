@@ -8,7 +8,7 @@ import pytest
 
 from exporter.catalog import metrics
 from exporter.driver import protocol
-from exporter.driver.daemon.registry import EXPIRE_AFTER, OPEN_DEADLINE, CardRegistry
+from exporter.driver.daemon.registry import EXPIRE_AFTER, OPEN_DEADLINE, RELEASED, CardRegistry
 from exporter.model import CardFacts, CardReading, Missing, Signal, Snapshot
 
 
@@ -311,3 +311,76 @@ def test_signals_that_a_gpu_lacks_are_logged_once(registry, caplog):
     assert lines == [
         "event=unsupported_signals source=gpu:GPU-a gpu=0 signals=fan_speed:unsupported,energy:no_permission"
     ]
+
+
+# ---- GPUs that were removed on purpose
+
+
+def initialised_with(registry, now, *uuids):
+    """Initialise the driver anew with these GPUs, all of which answer."""
+    registry.on_initialised(len(uuids))
+    for index, uuid in enumerate(uuids):
+        registry.on_found(facts(index, uuid), now)
+        registry.on_read(answer(now, index, uuid), 5000.0)
+    registry.check_hangs(now, 2.0)
+
+
+def shown(registry, now):
+    registry.check_hangs(now, 2.0)
+    return [state.facts.uuid for state in registry.view(now, 3.0, "")]
+
+
+def test_what_is_not_counted_after_the_gpus_were_acquired_is_not_expected_any_more(registry):
+    registry.accept_absent(30.0)
+    initialised_with(registry, 200.0, "GPU-b", "GPU-c")
+    assert card(registry, "GPU-a", now=200.0).status.reason == "lost"
+    assert shown(registry, 229.0) == ["GPU-a", "GPU-b", "GPU-c"]
+    assert shown(registry, 230.0) == ["GPU-b", "GPU-c"]
+    assert [gone.uuid for gone in registry.removed()] == ["GPU-a"]
+
+
+def test_a_gpu_that_is_lost_later_stays(registry):
+    registry.accept_absent(30.0)
+    registry.check_hangs(100.0, 2.0)  # nothing is absent
+    initialised_with(registry, 110.0, "GPU-b")
+    assert shown(registry, 200.0) == ["GPU-a", "GPU-b"] and registry.removed() == ()
+
+
+def test_a_gpu_that_comes_back_in_time_stays_and_may_be_lost_again(registry):
+    registry.accept_absent(30.0)
+    initialised_with(registry, 200.0, "GPU-b")
+    initialised_with(registry, 210.0, "GPU-a", "GPU-b")
+    initialised_with(registry, 220.0, "GPU-b")
+    assert shown(registry, 300.0) == ["GPU-a", "GPU-b"] and registry.removed() == ()
+
+
+def test_a_gpu_that_was_removed_is_not_missing_once_it_is_back(registry):
+    registry.accept_absent(0.0)
+    initialised_with(registry, 200.0, "GPU-b")
+    assert [gone.uuid for gone in registry.removed()] == ["GPU-a"]
+    initialised_with(registry, 300.0, "GPU-a", "GPU-b")
+    assert registry.removed() == () and card(registry, "GPU-a", now=300.0).status.up
+
+
+def test_what_was_removed_is_named_for_a_day(registry):
+    registry.accept_absent(0.0)
+    initialised_with(registry, 200.0, "GPU-b")
+    registry.check_hangs(200.0 + EXPIRE_AFTER, 2.0)
+    assert registry.removed() != ()
+    registry.check_hangs(201.0 + EXPIRE_AFTER, 2.0)
+    assert registry.removed() == ()
+
+
+def test_while_a_gpu_cannot_be_identified_none_is_taken_for_removed(registry):
+    registry.accept_absent(0.0)
+    registry.on_initialised(2)
+    registry.on_found(facts(0, "GPU-c"), 200.0)
+    registry.on_read(answer(200.0, 0, "GPU-c"), 5000.0)
+    registry.on_failed(failure("no_permission", index=1, uuid=""), 200.0)
+    registry.on_failed(protocol.CardFailed(index=5, uuid="", cycle=1, reason="no_permission"), 200.0)
+    assert {"GPU-a", "GPU-b", "GPU-c"} <= set(shown(registry, 200.0)) and registry.removed() == ()
+
+
+def test_released_gpus_show_nothing_however_fresh_it_is(registry):
+    state = card(registry, now=100.0, down=RELEASED)
+    assert (state.reading, state.status.reason) == (None, RELEASED)

@@ -25,6 +25,7 @@ from tests.support.waiting import until
 @dataclass
 class View:
     cards: tuple = ()
+    removed: tuple = ()
     driver: DriverFacts | None = None
     status: SourceStatus = SourceStatus(source="driver", up=True)
 
@@ -156,6 +157,19 @@ def test_a_loop_that_hangs_is_unhealthy():
     finally:
         release.set()
         made._clock = time.monotonic
+        made.stop()
+
+
+def test_what_cannot_wait_is_published_without_keeping_the_interval():
+    published = []
+    made, _ = publisher(None, [], publish=published.append, clock=time.monotonic)
+    made.interval = 3600.0
+    made.start()
+    try:
+        until(lambda: published)
+        made.notify(at_once=True)
+        until(lambda: len(published) >= 2)
+    finally:
         made.stop()
 
 
