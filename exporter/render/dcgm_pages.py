@@ -11,12 +11,12 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from exporter.model import EMPTY, Snapshot
 from exporter.render.dcgm.page_query import PageQuery
-from exporter.render.dcgm.rates import Rates, RateTracker
-from exporter.render.dcgm.recent import Recent, XidWindow
+from exporter.render.dcgm.rates import LinkRates, LinkRateTracker, Rates, RateTracker
+from exporter.render.dcgm.recent import ClockEventWindow, Recent, XidWindow
 from exporter.render.pages import MAX_AGE
 
 IDLE_TTL = 300.0  # seconds after the last request until rates are no longer followed
@@ -25,6 +25,25 @@ IDLE_TTL = 300.0  # seconds after the last request until rates are no longer fol
 def hostname() -> str:
     """Return the node's name as DCGM's exporter does: NODE_NAME in a pod that has it, else the hostname."""
     return os.environ.get("NODE_NAME") or socket.gethostname()
+
+
+class _Tracked:
+    """What follows from several snapshots, while somebody looks."""
+
+    def __init__(self) -> None:
+        self._rate_tracker, self._link_rate_tracker = RateTracker(), LinkRateTracker()
+        self._xid_window, self._clock_event_window = XidWindow(), ClockEventWindow()
+        self.rates: Rates = EMPTY
+        self.link_rates: LinkRates = EMPTY
+        self.recent: Recent = EMPTY
+        self.clock_events: Mapping[str, Mapping[str, int]] = EMPTY
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Add a snapshot."""
+        self.rates = self._rate_tracker.update(snapshot.cards)
+        self.link_rates = self._link_rate_tracker.update(snapshot.cards)
+        self.recent = self._xid_window.update(snapshot.xids, snapshot.at, snapshot.unix_time)
+        self.clock_events = self._clock_event_window.update(snapshot.cards)
 
 
 class DcgmPageStore:
@@ -44,10 +63,7 @@ class DcgmPageStore:
         self._lock = threading.Lock()
         self._newest: tuple[Snapshot, float] | None = None
         self._requested_at = float("-inf")
-        self._rate_tracker: RateTracker | None = None
-        self._rates: Rates = EMPTY
-        self._xid_window: XidWindow | None = None
-        self._recent: Recent = EMPTY
+        self._tracked: _Tracked | None = None
         self._bodies: dict[tuple[PageQuery, bool], bytes] = {}
 
     def publish(self, snapshot: Snapshot) -> None:
@@ -56,7 +72,7 @@ class DcgmPageStore:
         with self._lock:
             self._newest = (snapshot, now)
             self._bodies = {}
-            if self._rate_tracker is not None:
+            if self._tracked is not None:
                 self._track(now)
 
     def page(self, query: PageQuery, *, gzip: bool) -> bytes | None:
@@ -66,26 +82,22 @@ class DcgmPageStore:
             if self._newest is None or now - self._newest[1] > MAX_AGE:
                 return None
             self._requested_at = now
-            if self._rate_tracker is None:
+            if self._tracked is None:
                 self._start_tracking()
             body = self._bodies.get((query, gzip))
             return self._render(query, gzip=gzip) if body is None else body
 
     def _start_tracking(self) -> None:
-        self._rate_tracker, self._xid_window = RateTracker(), XidWindow()
+        self._tracked = _Tracked()
         self._track(self._requested_at)
 
     def _track(self, now: float) -> None:
-        assert self._rate_tracker is not None
-        assert self._xid_window is not None
+        assert self._tracked is not None
         assert self._newest is not None
         if now - self._requested_at <= IDLE_TTL:
-            self._rates = self._rate_tracker.update(self._newest[0].cards)
-            newest = self._newest[0]
-            self._recent = self._xid_window.update(newest.xids, newest.at, newest.unix_time)
+            self._tracked.update(self._newest[0])
         else:
-            self._rate_tracker, self._rates = None, EMPTY
-            self._xid_window, self._recent = None, EMPTY
+            self._tracked = None
 
     def _render(self, query: PageQuery, *, gzip: bool) -> bytes:
         assert self._newest is not None
@@ -93,12 +105,15 @@ class DcgmPageStore:
         if body is None:
             from exporter.render.dcgm.page import render  # noqa: PLC0415 - most nodes never need the tables
 
+            tracked = self._tracked or _Tracked()
             text = render(
                 self._newest[0],
                 query,
                 hostname=self._hostname(),
-                rates=self._rates,
-                recent=self._recent,
+                rates=tracked.rates,
+                recent=tracked.recent,
+                clock_events=tracked.clock_events,
+                link_rates=tracked.link_rates,
                 with_pods=self._with_pods(),
             )
             body = self._bodies[query, False] = text.encode()

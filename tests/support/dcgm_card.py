@@ -53,10 +53,21 @@ PLAUSIBLE = {
     "row_remap_pending": 1.0,
     "temperature_margin": -2.0,
     "fan_speed": 0.3,
+    "ecc_mode": 1.0,
+    "ecc_mode_pending": 0.0,
+    "clock_application_sm": 1830e6,
+    "clock_application_memory": 2619e6,
 }
 EVENTS = {"sw_power_cap": 1.5, "sync_boost": 0.0, "sw_thermal_slowdown": 2e-9}
 EVENTS |= {"hw_thermal_slowdown": 4.0, "hw_power_brake_slowdown": 0.25}
-POLICIES = {"thermal": 4.5, "board_limit": 0.0, "low_utilization": 9000.0, "reliability": 1e-9}
+POLICIES = {
+    "thermal": 4.5,
+    "board_limit": 0.0,
+    "low_utilization": 9000.0,
+    "reliability": 1e-9,
+    "application_clocks": 0.5,
+    "base_clocks": 0.0,
+}
 PIPES = dict.fromkeys(
     ("integer", "tensor_dfma", "tensor_hmma", "tensor_dmma", "tensor_imma", "fp64", "fp32", "fp16"), 0.5
 )
@@ -70,6 +81,7 @@ def full_card(index=0, **signals):
         clock_event_seconds=EVENTS,
         policy_seconds=POLICIES,
         nvlink_errors={"replay": 3.0, "recovery": 2.0, "crc": 1.0},
+        nvlink_bytes=dict.fromkeys(range(18), (1.0, 2.0)),
         pipe_active=PIPES,
     )
     facts = replace(gpu.facts, name="NVIDIA H100 80GB HBM3", pci_bus_id=f"00000000:{0x19 + index:02X}:00.0")
@@ -106,10 +118,15 @@ FULL = snapshot(
 )
 
 RECENT = {"GPU-0001": {13: 2, 48: 1}}
+CLOCK_EVENTS = {"GPU-0000": {}, "GPU-0001": {"sw_power_cap": 120, "hw_thermal_slowdown": 3}}
+LINK_RATES = {f"GPU-{index:04d}": {link: 2_048_000_000.0 * (17 - link) for link in range(18)} for index in range(2)}
 
 
 def page(query="", shot=FULL, rates=RATES, recent=RECENT):
-    return render(shot, parse_query(query), hostname="node-1", rates=rates, recent=recent)
+    return render(
+        shot, parse_query(query), hostname="node-1", rates=rates, recent=recent, clock_events=CLOCK_EVENTS,
+        link_rates=LINK_RATES,
+    )  # fmt: skip
 
 
 def families(text):

@@ -14,7 +14,7 @@ DEFAULT_ROWS = [
     ("MEMORY_TEMP", "gauge", 1.0, "i", "MEMORY_TEMP_CELSIUS", 1.0, "i"),
     ("GPU_TEMP", "gauge", 1.0, "i", "GPU_TEMP_CELSIUS", 1.0, "i"),
     ("POWER_USAGE", "gauge", 1.0, "f", "BOARD_POWER_WATTS", 1.0, "f"),
-    ("TOTAL_ENERGY_CONSUMPTION", "counter", 1e-3, "i", "GPU_ENERGY_JOULES_TOTAL", 1.0, "i"),
+    ("TOTAL_ENERGY_CONSUMPTION", "counter", 1e-3, "i", "GPU_ENERGY_JOULES_TOTAL", 1.0, "f"),
     ("PCIE_REPLAY_COUNTER", "counter", 1.0, "i", "PCIE_REPLAY_TOTAL", 1.0, "i"),
     ("GPU_UTIL", "gauge", 0.01, "i", "GPU_UTIL_RATIO", 1.0, "f"),
     ("MEM_COPY_UTIL", "gauge", 0.01, "i", "MEMORY_UTIL_RATIO", 1.0, "f"),
@@ -97,6 +97,7 @@ MORE_LABELS = {  # behind those of every row
     "DCGM_FI_DEV_XID_ERROR": ("err_code", "err_msg"),
     "DCGM_EXP_XID_ERRORS_TOTAL": ("xid",),
     "DCGM_EXP_XID_ERRORS_COUNT": ("window_size_in_ms", "xid"),
+    "DCGM_EXP_CLOCK_EVENTS_COUNT": ("window_size_in_ms", "clock_event"),
 }
 INSTANCE_LABELS = ("GPU_I_PROFILE", "GPU_I_ID")  # behind modelName
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from exporter.model import Signal
 from exporter.render.dcgm.row import Dialect, counter, gauge
 from exporter.render.dcgm.shared_rows import (
+    CLOCK_EVENT_WINDOW,
     ECC_ERRORS,
     EVENT_REASONS,
     EVENT_TIMES,
@@ -23,14 +24,17 @@ from exporter.render.dcgm.shared_rows import (
 )
 from exporter.render.dcgm.value import (
     CardView,
+    Value,
     event_mask,
     event_time,
     integer,
+    kibibytes,
     nvlink_errors,
     nvlink_kibibytes,
     pipe,
     policy_time,
     real,
+    throughput,
     to_mib,
     used_share,
 )
@@ -39,12 +43,21 @@ _MEGA = 1e-6
 _MILLI = 1000.0
 _NANO = 1e9
 _PERCENT = 100.0
+_LINKS = 18  # that have a name of their own
 
 
 def _nvlink_thousands(card: CardView) -> int | None:
     # Named MB/s, but thousands of KiB: panels are scaled accordingly.
-    kibibytes = nvlink_kibibytes(card)
-    return None if kibibytes is None else kibibytes // 1000
+    total = nvlink_kibibytes(card)
+    return None if total is None else total // 1000
+
+
+def _link_thousands(link: int) -> Value:
+    def read(card: CardView) -> int | None:
+        rate = card.link_rates.get(link)
+        return None if rate is None else kibibytes(rate) // 1000
+
+    return read
 
 
 _DEFAULT = (
@@ -136,6 +149,16 @@ _MORE = (
         "Maximum clock of the video engines in MHz.",
         integer(Signal.CLOCK_MAX_VIDEO, _MEGA),
     ),
+    gauge(
+        "DCGM_FI_DEV_APP_SM_CLOCK",
+        "Clock of the SMs that applications run at, in MHz.",
+        integer(Signal.CLOCK_APPLICATION_SM, _MEGA),
+    ),
+    gauge(
+        "DCGM_FI_DEV_APP_MEM_CLOCK",
+        "Clock of the memory that applications run at, in MHz.",
+        integer(Signal.CLOCK_APPLICATION_MEMORY, _MEGA),
+    ),
     gauge("DCGM_FI_DEV_PSTATE", "Performance state; 0 is the highest.", integer(Signal.PERFORMANCE_STATE)),
     gauge("DCGM_FI_DEV_POWER_USAGE_INSTANT", "Power drawn at one instant, in watts.", real(Signal.POWER_INSTANT)),
     gauge("DCGM_FI_DEV_POWER_MGMT_LIMIT", "Requested power limit, in watts.", real(Signal.POWER_LIMIT_REQUESTED)),
@@ -189,8 +212,28 @@ _MORE = (
         counter(f"DCGM_FI_DEV_{word}", f"Nanoseconds with clocks reduced {why}.", policy_time(policy, _NANO))
         for word, _, why, policy in POLICIES
     ],
+    counter(
+        "DCGM_FI_DEV_TOTAL_APP_CLOCKS_VIOLATION",
+        "Nanoseconds with clocks below those of the applications.",
+        policy_time("application_clocks", _NANO),
+    ),
+    counter(
+        "DCGM_FI_DEV_TOTAL_BASE_CLOCKS_VIOLATION",
+        "Nanoseconds with clocks below the base clocks.",
+        policy_time("base_clocks", _NANO),
+    ),
     *EVENT_TIMES,
     *PCIE_LINK,
+    gauge("DCGM_FI_DEV_PCIE_TX_THROUGHPUT", "KB per second sent over PCIe.", throughput("transmit")),
+    gauge("DCGM_FI_DEV_PCIE_RX_THROUGHPUT", "KB per second received over PCIe.", throughput("receive")),
+    *[
+        gauge(
+            f"DCGM_FI_DEV_NVLINK_BANDWIDTH_L{link}",
+            f"Data over NVLink {link}, both directions, in thousands of KiB per second.",
+            _link_thousands(link),
+        )
+        for link in range(_LINKS)
+    ],
     counter(
         "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
         "NVLink flow-control units with a wrong checksum.",
@@ -216,6 +259,8 @@ _MORE = (
     counter("DCGM_FI_DEV_NVLINK_ERROR_DL_RECOVERY", "Recoveries of NVLinks.", nvlink_errors("recovery")),
     counter("DCGM_FI_DEV_NVLINK_COUNT_TX_BYTES", "Bytes sent over all NVLinks.", integer(Signal.NVLINK_TRANSMIT)),
     counter("DCGM_FI_DEV_NVLINK_COUNT_RX_BYTES", "Bytes received over all NVLinks.", integer(Signal.NVLINK_RECEIVE)),
+    gauge("DCGM_FI_DEV_ECC_CURRENT", "1 while ECC is on.", integer(Signal.ECC_MODE)),
+    gauge("DCGM_FI_DEV_ECC_PENDING", "1 when ECC is on after the next reset.", integer(Signal.ECC_MODE_PENDING)),
     *ECC_ERRORS,
     counter(
         "DCGM_FI_DEV_RETIRED_SBE",
@@ -253,6 +298,7 @@ _MORE = (
     *FABRIC_HEALTH,
     XID_TOTALS,
     XID_WINDOW,
+    CLOCK_EVENT_WINDOW,
 )
 
 LEGACY = Dialect(hostname_label="Hostname", driver_label="DCGM_FI_DRIVER_VERSION", default=_DEFAULT, more=_MORE)

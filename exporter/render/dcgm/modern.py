@@ -5,6 +5,7 @@ from __future__ import annotations
 from exporter.model import Signal
 from exporter.render.dcgm.row import Dialect, counter, gauge
 from exporter.render.dcgm.shared_rows import (
+    CLOCK_EVENT_WINDOW,
     ECC_ERRORS,
     EVENT_REASONS,
     EVENT_TIMES,
@@ -24,7 +25,6 @@ from exporter.render.dcgm.shared_rows import (
 from exporter.render.dcgm.value import (
     CardView,
     event_time,
-    full_joules,
     integer,
     nvlink_errors,
     nvlink_kibibytes,
@@ -46,7 +46,7 @@ _DEFAULT = (
     gauge("DCGM_FI_DEV_MEMORY_TEMP_CELSIUS", "Temperature of the memory.", integer(Signal.TEMPERATURE_MEMORY)),
     gauge("DCGM_FI_DEV_GPU_TEMP_CELSIUS", "Temperature of the GPU.", integer(Signal.TEMPERATURE_GPU)),
     gauge("DCGM_FI_DEV_BOARD_POWER_WATTS", "Power drawn by the board.", real(Signal.POWER)),
-    counter("DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL", "Energy used since the driver was loaded.", full_joules),
+    counter("DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL", "Energy used since the driver was loaded.", real(Signal.ENERGY)),
     counter("DCGM_FI_DEV_PCIE_REPLAY_TOTAL", "PCIe packets that were replayed.", integer(Signal.PCIE_REPLAYS)),
     gauge("DCGM_FI_DEV_GPU_UTIL_RATIO", "Share of time in which a kernel was resident.", real(Signal.UTILIZATION)),
     gauge(
@@ -211,6 +211,7 @@ _MORE = (
     *FABRIC_HEALTH,
     XID_TOTALS,
     XID_WINDOW,
+    CLOCK_EVENT_WINDOW,
 )
 
 MODERN = Dialect(

@@ -6,13 +6,13 @@ counters and DCGM's labels, so the first represents both.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from exporter.model import EMPTY, CardFacts, CardReading, MigInstance, Snapshot, XidCount
 from exporter.render.dcgm.page_query import PageQuery
 from exporter.render.dcgm.pods import PodLabels, pod_labels
 from exporter.render.dcgm.query import dialect_of, hostname_labels, rows
-from exporter.render.dcgm.rates import Rates
+from exporter.render.dcgm.rates import LinkRates, Rates
 from exporter.render.dcgm.recent import Recent
 from exporter.render.dcgm.row import DcgmRow
 from exporter.render.dcgm.value import CardView
@@ -28,6 +28,8 @@ def render(
     hostname: str,
     rates: Rates,
     recent: Recent = EMPTY,
+    clock_events: Mapping[str, Mapping[str, int]] = EMPTY,
+    link_rates: LinkRates = EMPTY,
     with_pods: bool = False,
 ) -> str:
     """Render a snapshot; of a GPU without a fresh reading only its XIDs, which may be the reason.
@@ -48,6 +50,10 @@ def render(
             rates=rates.get(uuid, EMPTY) if card.reading is not None else EMPTY,
             xids=xids.get(uuid),
             recent=recent.get(uuid, EMPTY),
+            clock_events=clock_events.get(uuid) if card.reading is not None and card.reading.clock_events else None,
+            link_rates=link_rates.get(uuid, EMPTY)
+            if card.reading is not None and card.reading.nvlink_bytes
+            else EMPTY,
         )
         if parent is not None and (card.reading is not None or view.reported):
             labels = _labels(parent, instance, query, hostname, driver)

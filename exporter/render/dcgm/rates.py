@@ -24,6 +24,49 @@ class _Sample(Struct, frozen=True):
     bytes: Mapping[Signal, float]
 
 
+LinkRates = Mapping[str, Mapping[int, float]]  # uuid → NVLink → bytes per second, both directions
+
+
+class LinkRateTracker:
+    """Tracks the bytes of single NVLinks, which are read less often.  Not locked; the owner does that."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, tuple[_LinkSample, _LinkSample]] = {}  # the one before, and the newest
+
+    def update(self, cards: Sequence[CardState]) -> LinkRates:
+        """Add the counters of these GPUs and return the rates between the last two reads of each."""
+        kept: dict[str, tuple[_LinkSample, _LinkSample]] = {}
+        for card in cards:
+            reading = card.reading
+            if reading is None or reading.nvlink_bytes_at is None:
+                continue
+            now = _LinkSample(
+                reading.nvlink_bytes_at, {link: sum(both) for link, both in reading.nvlink_bytes.items()}
+            )
+            before, newest = self._samples.get(card.facts.uuid, (now, now))
+            if now.at > newest.at:
+                before, newest = (now if now.at - newest.at > MAX_GAP else newest), now
+            kept[card.facts.uuid] = (before, newest)
+        self._samples = kept
+        return {uuid: _between_links(*samples) for uuid, samples in kept.items()}
+
+
+class _LinkSample(Struct, frozen=True):
+    at: float
+    bytes: Mapping[int, float]
+
+
+def _between_links(before: _LinkSample, now: _LinkSample) -> Mapping[int, float]:
+    seconds = now.at - before.at
+    if seconds <= 0:
+        return EMPTY
+    return {
+        link: (count - before.bytes[link]) / seconds
+        for link, count in now.bytes.items()
+        if before.bytes.get(link, count + 1.0) <= count
+    }
+
+
 class RateTracker:
     """Tracks the byte counters of all GPUs.  Not locked; the owner does that."""
 

@@ -1,4 +1,4 @@
-"""XIDs of the last five minutes by GPU and code, as DCGM's exporter counts them in its window.
+"""XIDs and clock events of the last five minutes: XIDs by GPU and code, as DCGM's exporter counts them in its window.
 
 The daemon's counters cover its lifetime, so their increases are kept with their time.  Of events before the first
 update only the newest of each code has a time: those count once.
@@ -6,14 +6,16 @@ update only the newest of each code has a time: those count once.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from exporter.model import XidCount
+from exporter.model import CardState, XidCount
 
 WINDOW = 300.0  # seconds, the exporter's default
 _MAX_INCREASES = 4096  # of different instants, GPUs and codes; a storm is one increase
+
+_MAX_READINGS = 4096  # of one GPU
 
 Recent = Mapping[str, Mapping[int, int]]  # uuid → code → events in the window
 
@@ -57,3 +59,25 @@ class XidWindow:
             of_gpu = recent.setdefault(increase.xid.uuid, {})
             of_gpu[increase.xid.code] = of_gpu.get(increase.xid.code, 0) + increase.events
         return recent
+
+
+class ClockEventWindow:
+    """Counts, for each GPU, the readings of the window in which a reason was active.  Not locked; the owner does."""
+
+    def __init__(self) -> None:
+        self._readings: dict[str, deque[tuple[float, tuple[str, ...]]]] = {}
+
+    def update(self, cards: Sequence[CardState]) -> Mapping[str, Mapping[str, int]]:
+        """Add the readings of these GPUs and return uuid → reason → readings; GPUs that do not tell are absent."""
+        kept: dict[str, deque[tuple[float, tuple[str, ...]]]] = {}
+        for card in cards:
+            if card.reading is None or not card.reading.clock_events:
+                continue
+            at = card.reading.at
+            known = kept[card.facts.uuid] = self._readings.get(card.facts.uuid) or deque(maxlen=_MAX_READINGS)
+            if not known or at > known[-1][0]:
+                known.append((at, tuple(reason for reason, active in card.reading.clock_events.items() if active)))
+            while known[0][0] <= at - WINDOW:
+                known.popleft()
+        self._readings = kept
+        return {uuid: Counter(reason for _, reasons in known for reason in reasons) for uuid, known in kept.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from exporter.model import Signal
 from exporter.render.dcgm.row import DcgmRow, counter, gauge
 from exporter.render.dcgm.value import (
+    clock_event_window,
     event_mask,
     event_time,
     fabric_manager,
@@ -153,6 +154,14 @@ XID_WINDOW = DcgmRow(
     kind="gauge",
     help="Errors that the driver reported in the last five minutes, by XID.",
     split=xid_window,
+)
+
+
+CLOCK_EVENT_WINDOW = DcgmRow(
+    name="DCGM_EXP_CLOCK_EVENTS_COUNT",
+    kind="gauge",
+    help="Readings of the last five minutes in which the clocks were reduced, by reason.",
+    split=clock_event_window,
 )
 
 

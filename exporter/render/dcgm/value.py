@@ -26,6 +26,8 @@ class CardView(Struct, frozen=True, kw_only=True):
     rates: Mapping[Signal, float] = EMPTY  # counter → increase per second
     xids: tuple[XidCount, ...] | None = None  # None: no source of XIDs
     recent: Mapping[int, int] = EMPTY  # XID → events in the window
+    clock_events: Mapping[str, int] | None = None  # reason → readings in the window; None: no reading
+    link_rates: Mapping[int, float] = EMPTY  # NVLink → bytes per second, both directions
 
     @property
     def reported(self) -> bool:
@@ -61,13 +63,6 @@ def to_mib(signal: Signal) -> Value:
         return None if number is None or not isfinite(number) else floor(number) // MEBI
 
     return read
-
-
-def full_joules(card: CardView) -> int | None:
-    """Return joules, rounded down from the driver's millijoules."""
-    number = card.reading.signals.get(Signal.ENERGY)
-    millijoules = None if number is None else round_half(number * 1000)
-    return None if millijoules is None else millijoules // 1000
 
 
 def real(signal: Signal) -> Value:
@@ -142,12 +137,28 @@ def traffic(link: str, direction: str, counter: Signal) -> Value:
     return read
 
 
+def throughput(direction: str) -> Value:
+    """Return a reader of thousands of bytes per second over PCIe; the same bytes as ``traffic``."""
+    counter = Signal.PCIE_TRANSMIT if direction == "transmit" else Signal.PCIE_RECEIVE
+
+    def read(card: CardView) -> int | None:
+        number = card.reading.traffic.get(("pcie", direction), card.rates.get(counter))
+        return None if number is None else round_half(number / 1000)
+
+    return read
+
+
+def kibibytes(rate: float) -> int:
+    """Return bytes as whole KiB."""
+    return floor(rate / 1024)
+
+
 def nvlink_kibibytes(card: CardView) -> int | None:
     """Return KiB per second over all links and both directions, the base of both dialects' throughput."""
     sent, received = card.rates.get(Signal.NVLINK_TRANSMIT), card.rates.get(Signal.NVLINK_RECEIVE)
     if sent is None or received is None or not isfinite(sent + received):
         return None
-    return floor((sent + received) / 1024)
+    return kibibytes(sent + received)
 
 
 def fabric_manager(card: CardView) -> int | None:
@@ -187,6 +198,32 @@ def xid_window(card: CardView) -> Iterator[tuple[LabelPairs, int]]:
         yield (window,), 0
     for code, times in sorted(card.recent.items()):
         yield (window, ("xid", str(code))), times
+
+
+# Reasons by the words of DCGM's exporter.
+_CLOCK_EVENT_WORDS = {
+    "gpu_idle": "gpu_idle",
+    "clocks_setting": "applications_clocks_setting",
+    "power_cap": "sw_power_cap",
+    "hw_slowdown": "hw_slowdown",
+    "sync_boost": "sync_boost",
+    "sw_thermal": "sw_thermal_slowdown",
+    "hw_thermal": "hw_thermal_slowdown",
+    "hw_power_brake": "hw_power_brake_slowdown",
+    "display_clocks": "display_clock_setting",
+}
+
+
+def clock_event_window(card: CardView) -> Iterator[tuple[LabelPairs, int]]:
+    """Return the readings of the window by reason; without any, 0 without a reason, as ``xid_window``."""
+    if card.clock_events is None:
+        return
+    window = ("window_size_in_ms", str(round(WINDOW * 1000)))
+    if not card.clock_events:
+        yield (window,), 0
+    for word, reason in _CLOCK_EVENT_WORDS.items():
+        if times := card.clock_events.get(reason):
+            yield (window, ("clock_event", word)), times
 
 
 def used_share(card: CardView) -> float | None:

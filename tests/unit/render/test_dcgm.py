@@ -89,6 +89,16 @@ def test_both_dialects_show_the_same_quantity_each_in_its_unit_and_form(row):
         ("POWER_USAGE_INSTANT", "401.500000"),
         ("POWER_MGMT_LIMIT", "650.000000"),
         ("POWER_MGMT_LIMIT_DEF", "700.000000"),
+        ("APP_SM_CLOCK", "1830"),
+        ("APP_MEM_CLOCK", "2619"),
+        ("ECC_CURRENT", "1"),
+        ("ECC_PENDING", "0"),
+        ("PCIE_TX_THROUGHPUT", "4"),
+        ("PCIE_RX_THROUGHPUT", "8"),
+        ("NVLINK_BANDWIDTH_L0", "34000"),
+        ("NVLINK_BANDWIDTH_L17", "0"),
+        ("TOTAL_APP_CLOCKS_VIOLATION", "500000000"),
+        ("TOTAL_BASE_CLOCKS_VIOLATION", "0"),
         ("THERMAL_VIOLATION", "4500000000"),
         ("BOARD_LIMIT_VIOLATION", "0"),
         ("LOW_UTIL_VIOLATION", "9000000000000"),
@@ -99,9 +109,9 @@ def test_legacy_numbers_are_rounded_as_dcgm_rounds_them(name, written):
     assert samples(page("fields=all"))[full(name)][1] == written
 
 
-def test_modern_joules_and_link_bytes_are_rounded_down():
+def test_modern_joules_keep_the_drivers_millijoules_and_link_bytes_are_rounded_down():
     rows = samples(page("dialect=4.9"))
-    assert rows[full("GPU_ENERGY_JOULES_TOTAL")][1] == "1234567"
+    assert rows[full("GPU_ENERGY_JOULES_TOTAL")][1] == "1234567.891000"
     assert rows[full("NVLINK_THROUGHPUT_BYTES_PER_SECOND")][1] == str(4_394_531 * 1024)
 
 
@@ -129,10 +139,12 @@ def test_the_licence_of_a_vgpu_is_1_where_the_driver_says_so_and_absent_where_it
     assert full("VGPU_LICENSE_STATUS") not in samples(page(f"dialect={dialect}", shot))
 
 
-@pytest.mark.parametrize(("millijoules", "joules"), [(999, 0), (1000, 1), (4_742_776, 4742), (3_000_000, 3000)])
-def test_whole_joules_survive_the_way_through_floating_point(millijoules, joules):
+@pytest.mark.parametrize(
+    ("millijoules", "joules"), [(999, "0.999000"), (4_742_776, "4742.776000"), (3_000_000, "3000.000000")]
+)
+def test_millijoules_survive_the_way_through_floating_point(millijoules, joules):
     shot = snapshot(cards=(full_card(0, energy=millijoules * 1e-3),))
-    assert samples(page("dialect=4.9", shot))[full("GPU_ENERGY_JOULES_TOTAL")][1] == str(joules)
+    assert samples(page("dialect=4.9", shot))[full("GPU_ENERGY_JOULES_TOTAL")][1] == joules
     assert samples(page("", shot))[full("TOTAL_ENERGY_CONSUMPTION")][1] == str(millijoules)
 
 

@@ -108,13 +108,12 @@ def test_rates_appear_at_the_second_snapshot_after_the_first_request_and_end_wit
 
     publish(1.0)
     publish(1.0)
-    assert pages._rate_tracker is None, "nobody has asked"
+    assert pages._tracked is None, "nobody has asked"
     assert pages.page(wanted, gzip=False) == b""
     publish(1.0)
     assert pages.page(wanted, gzip=False).endswith(b" 100\n")
     publish(IDLE_TTL + 1.0)
-    assert pages._rate_tracker is None
-    assert pages._rates == {}
+    assert pages._tracked is None
 
 
 def test_a_node_without_requests_for_dcgms_names_does_not_load_their_tables():

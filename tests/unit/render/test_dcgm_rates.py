@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.model import Signal
-from exporter.render.dcgm.rates import COUNTERS, MAX_GAP, MIN_SPAN, RateTracker
+from exporter.render.dcgm.rates import COUNTERS, MAX_GAP, MIN_SPAN, LinkRateTracker, RateTracker
 from tests.support.builders import card
 from tests.support.dcgm_card import FULL, full_card, moved, page, samples
 from tests.support.dcgm_contract import full
@@ -73,3 +73,25 @@ def test_what_the_gpu_measures_itself_goes_before_its_counters():
     assert rows[full("PROF_PCIE_TX_BYTES")][1] == "77"
     assert rows[full("PROF_NVLINK_RX_BYTES")][1] == "88"
     assert rows[full("PROF_PCIE_RX_BYTES")][1] == "8193"
+
+
+def links_at(at, **counted):
+    gpu = card(0)
+    both = {int(link[1:]): (count / 2, count / 2) for link, count in counted.items()}
+    return replace(gpu, reading=replace(gpu.reading, nvlink_bytes=both, nvlink_bytes_at=at))
+
+
+def test_a_link_has_the_rate_between_its_last_two_reads():
+    tracker = LinkRateTracker()
+    assert tracker.update([links_at(0.0, l0=100.0)]) == {"GPU-0000": {}}
+    assert tracker.update([links_at(10.0, l0=1100.0, l1=5.0)]) == {"GPU-0000": {0: 100.0}}
+    assert tracker.update([links_at(10.0, l0=1100.0, l1=5.0)]) == {"GPU-0000": {0: 100.0}}, "the same read again"
+    assert tracker.update([links_at(20.0, l0=1100.0, l1=25.0)]) == {"GPU-0000": {0: 0.0, 1: 2.0}}
+
+
+def test_a_link_that_counts_anew_or_was_long_not_read_has_no_rate():
+    tracker = LinkRateTracker()
+    tracker.update([links_at(0.0, l0=100.0)])
+    assert tracker.update([links_at(10.0, l0=5.0)]) == {"GPU-0000": {}}
+    assert tracker.update([links_at(11.0 + MAX_GAP, l0=9.0)]) == {"GPU-0000": {}}
+    assert tracker.update([card(0)]) == {}

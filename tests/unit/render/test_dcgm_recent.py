@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.render.dcgm.query import parse_query
-from exporter.render.dcgm.recent import WINDOW, XidWindow
+from exporter.render.dcgm.recent import WINDOW, ClockEventWindow, XidWindow
 from exporter.render.dcgm_pages import IDLE_TTL, DcgmPageStore
 from tests.support.builders import Clock, snapshot
 from tests.support.dcgm_card import FULL, families, full_card, page, samples, xid
@@ -96,5 +96,32 @@ def test_the_window_is_kept_while_it_is_requested():
     publish(1.0, 2)
     assert shown() == "2"
     publish(IDLE_TTL + 1.0, 2)
-    assert pages._xid_window is None
-    assert pages._recent == {}
+    assert pages._tracked is None
+
+
+# -- clock events
+
+
+def read_at(second, *active):
+    gpu = full_card()
+    events = {**dict.fromkeys(gpu.reading.clock_events, False), **dict.fromkeys(active, True)}
+    return replace(gpu, reading=replace(gpu.reading, at=float(second), clock_events=events))
+
+
+def test_readings_in_which_the_clocks_were_reduced_are_counted_for_five_minutes():
+    window = ClockEventWindow()
+    assert window.update([read_at(0, "sw_power_cap")]) == {"GPU-0000": {"sw_power_cap": 1}}
+    assert window.update([read_at(0, "sw_power_cap")]) == {"GPU-0000": {"sw_power_cap": 1}}, "the same reading again"
+    assert window.update([read_at(1)]) == {"GPU-0000": {"sw_power_cap": 1}}
+    both = window.update([read_at(WINDOW - 1, "sw_power_cap", "hw_thermal_slowdown")])
+    assert both == {"GPU-0000": {"sw_power_cap": 2, "hw_thermal_slowdown": 1}}
+    assert window.update([read_at(WINDOW)])["GPU-0000"]["sw_power_cap"] == 1
+    assert window.update([]) == {}
+
+
+def test_the_page_names_clock_events_as_dcgms_exporter_does():
+    text = page("fields=all")
+    lines = [line for line in text.splitlines() if line.startswith("DCGM_EXP_CLOCK_EVENTS_COUNT{")]
+    assert [line.partition("window_size_in_ms=")[2] for line in lines] == [
+        '"300000"} 0', '"300000",clock_event="power_cap"} 120', '"300000",clock_event="hw_thermal"} 3'
+    ]  # fmt: skip
