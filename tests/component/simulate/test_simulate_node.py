@@ -188,6 +188,7 @@ def test_the_real_collector_reads_every_signal_that_such_a_gpu_has() -> None:
     assert facts.name == "NVIDIA H100 80GB HBM3" and facts.numa_node == 1
     assert re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", facts.uuid)
     assert {signal.value for signal in reading.missing} == {
+        "c2c_mode",
         "fan_speed",
         "nvlink_crc_data",
         "nvlink_crc_flit",
