@@ -10,11 +10,11 @@ from dashboards.definitions.status import TO_GPU, TO_NODE, TO_REPLICA, status
 from dashboards.no_data_text import Requires
 from dashboards.panels import Cell, NumberFormat, Panel, bar_gauge, column, gauge, series, stat, table, time_series
 from dashboards.thresholds import THRESHOLDS, TOP_N
-from dashboards.variables import EXPORTER_WINDOW, RANGE, RATE_INTERVAL, by_replica, selected
+from dashboards.variables import EXPORTER_WINDOW, NODE, RANGE, RATE_INTERVAL, by_replica, selected
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
 from exporter.model.text import Text
-from exporter.promql import Expr, avg_by, increase, max_by, rate, sum_by, topk
+from exporter.promql import Expr, and_on, avg_by, increase, max_by, rate, sum_by, topk, unless
 
 ENGINE = (Requires.ENGINE,)
 TRAFFIC = (Requires.TRAFFIC,)
@@ -22,8 +22,19 @@ PRICE = (Requires.PRICE,)
 GPU_LEGEND = "{{instance}} GPU {{gpu}}"
 
 
+MIN_IDLE = 0.05  # share of time; less is the pause between two requests
+
+
 def _idle() -> Expr:
     return max_by(rate(selected(m.GPU_IDLE_SECONDS_TOTAL), RATE_INTERVAL), "instance", "gpu")
+
+
+def _where_idle(expr: Expr) -> Expr:
+    return and_on(max_by(expr, "instance", "gpu"), _idle() > MIN_IDLE, on=("instance", "gpu"))
+
+
+def _while_moving(expr: Expr) -> Expr:
+    return unless(expr, selected(m.LLM_FROZEN).equals(1), on=(*NODE, "replica"))
 
 
 _NOW: tuple[Panel, ...] = (
@@ -89,13 +100,15 @@ _TOKENS: tuple[Panel, ...] = (
         Text("Cost per million tokens", "每百万 token 成本"),
         Text(
             f"Cost of the replica's GPUs, busy or idle, per million generated tokens, the {TOP_N} highest. "
-            "Doubles when traffic halves.",
-            f"生成百万 token 的时间内该副本各卡的价格（无论忙闲，最高的 {TOP_N} 个）。流量减半则翻倍。",
+            "Doubles when traffic halves. Without frozen replicas, which generate none.",
+            f"生成百万 token 的时间内该副本各卡的价格（无论忙闲，最高的 {TOP_N} 个）。流量减半则翻倍。不含冻结的副本：它们不产出 token。",
         ),
         series(
             lambda: topk(
                 TOP_N,
-                max_by(selected(m.LLM_COST_PER_MILLION_GENERATED_TOKENS, window=EXPORTER_WINDOW), "instance", "replica", "currency"),
+                max_by(
+                    _while_moving(selected(m.LLM_COST_PER_MILLION_GENERATED_TOKENS, window=EXPORTER_WINDOW)), "instance", "replica", "currency",
+                ),
             ),
             "{{replica}} {{instance}} {{currency}}",
         ),
@@ -118,18 +131,18 @@ _GPUS: tuple[Panel, ...] = (
     table(
         Text("Idle GPUs and the memory they hold", "空闲 GPU 及其占用"),
         Text(
-            "Share of time without work, and the memory that is still allocated. Idle with memory allocated: a "
-            "loaded model without requests; idle without memory: free capacity.",
-            "空闲时间占比与仍被占用的显存。空闲且占满：加载了没人用的模型；空闲且空：可以让出。",
+            "GPUs that were idle for more than 5 % of the time, and the memory that is still allocated. Idle with memory "
+            "allocated: a loaded model without requests; idle without memory: free capacity.",
+            "空闲时间超过 5 % 的卡，以及仍被占用的显存。空闲且占满：加载了没人用的模型；空闲且空：可以让出。",
         ),
-        column(_idle, Text("Idle", "空闲"), cell=Cell.BAR, threshold=THRESHOLDS.idle_share, max_value=1),
+        column(lambda: _idle() > MIN_IDLE, Text("Idle", "空闲"), cell=Cell.BAR, threshold=THRESHOLDS.idle_share, max_value=1),
         column(
-            lambda: selected(m.GPU_MEMORY_USED_BYTES) / selected(m.GPU_MEMORY_TOTAL_BYTES), Text("Memory held", "占用显存"),
+            lambda: _where_idle(selected(m.GPU_MEMORY_USED_BYTES) / selected(m.GPU_MEMORY_TOTAL_BYTES)), Text("Memory held", "占用显存"),
             cell=Cell.BAR, max_value=1,
         ),
-        column(lambda: selected(m.GPU_POWER_WATTS), Text("Power", "功率")),
-        column(lambda: increase(selected(m.GPU_IDLE_SECONDS_TOTAL), RANGE), Text("Idle time", "空闲时长")),
-        rows=("instance", "gpu"), sort=("Idle",), panel_id=ids.EFFICIENCY_IDLE, drill_down=(TO_GPU,), width=24, height=7,
+        column(lambda: _where_idle(selected(m.GPU_POWER_WATTS)), Text("Power", "功率")),
+        column(lambda: _where_idle(increase(selected(m.GPU_IDLE_SECONDS_TOTAL), RANGE)), Text("Idle time", "空闲时长")),
+        rows=("instance", "gpu"), sort=("Idle",), requires=(Requires.TROUBLE,), panel_id=ids.EFFICIENCY_IDLE, drill_down=(TO_GPU,), width=24, height=7,
     ),
     time_series(
         Text("Idle share by GPU", "各卡空闲占比"),

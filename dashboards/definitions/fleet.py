@@ -151,7 +151,7 @@ _NODES: tuple[Panel, ...] = (
         ),
         column(
             lambda: max_by(selected(m.GPU_UTILIZATION_SPREAD_RATIO, scope="replica"), "instance"),
-            Text("Utilisation spread", "组内最大差"), cell=Cell.COLOUR, threshold=THRESHOLDS.utilization_spread,
+            Text("Spread", "组内最大差"), cell=Cell.COLOUR, threshold=THRESHOLDS.utilization_spread,
             requires=ENGINE,
         ),
         column(

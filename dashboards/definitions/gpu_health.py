@@ -141,7 +141,7 @@ _XIDS: tuple[Panel, ...] = (
             _lost, Text(f"{GPU_LEGEND} not answering", f"{GPU_LEGEND} 无应答"), threshold=ANY_CRITICAL,
             requires=(Requires.TROUBLE,),
         ),
-        threshold=ANY_WARNING, requires=XID, panel_id=ids.GPU_XIDS, drill_down=(TO_NODE,),
+        threshold=ANY_WARNING, value_mappings=(ValueMapping(0, Text("none", "无"), Colour.ABSENT),), requires=XID, panel_id=ids.GPU_XIDS, drill_down=(TO_NODE,),
     ),
     table(
         Text("NVSwitch errors (SXid)", "NVSwitch 错误（SXid）"),

@@ -14,13 +14,26 @@ from dashboards.thresholds import THRESHOLDS
 from dashboards.variables import by_replica, selected
 from exporter.catalog import metrics as m
 from exporter.model.text import Text
-from exporter.promql import Expr, and_on, avg_by, binary, max_by, regex, sum_by
+from exporter.promql import Expr, Matcher, and_on, avg_by, binary, max_by, over_time, regex, sum_by, without_value
 
 ENGINE = (Requires.ENGINE,)
 SEVERAL = (Requires.REPLICAS, Requires.TRAFFIC)
 RANKS = (Requires.RANKS, Requires.TRAFFIC)
 TRAFFIC = (Requires.TRAFFIC, Requires.ENGINE)
-MIN_VARIATION = 0.1  # coefficient of variation; below it the shares are noise
+MIN_VARIATION = 0.12  # coefficient of variation of power over 5 minutes; below it the shares are noise
+
+
+def _variation(*by: str, **matchers: Matcher) -> Expr:
+    """Return the coefficient of variation over 5 minutes: what differs from one scrape to the next is no imbalance."""
+    return max_by(
+        over_time("avg", selected(m.LLM_IMBALANCE_COEFFICIENT_OF_VARIATION, **matchers), "5m"), "model", *by
+    )
+
+
+def _long_queues() -> Expr:
+    """Return the models of which enough requests wait: one request in one of two queues is no imbalance."""
+    waiting = over_time("avg", selected(m.LLM_REQUESTS_WAITING), "5m")
+    return sum_by(waiting, "model") >= THRESHOLDS.balance_requests.warning
 
 
 _LAYERS: tuple[Panel, ...] = (
@@ -63,14 +76,14 @@ _LAYERS: tuple[Panel, ...] = (
         Text("Imbalance by layer", "不均衡出在哪一层"),
         Text(
             "Share of a model's imbalance in power: between replicas (gateway), between ranks (scheduler), "
-            "between GPUs of a rank (hardware). Adds up to 100 %. Empty while the coefficient of variation is "
-            "below 10 %.",
-            "模型功率不均衡的来源占比：副本间（网关）、rank 间（调度器）、卡间（硬件）。合计 100 %。变异系数低于 10 % 时为空。",
+            "between GPUs of a rank (hardware). Adds up to 100 %. Empty while the coefficient of variation over 5 "
+            "minutes is below 12 %.",
+            "模型功率不均衡的来源占比：副本间（网关）、rank 间（调度器）、卡间（硬件）。合计 100 %。5 分钟变异系数低于 12 % 时为空。",
         ),
         series(
             lambda: and_on(
-                max_by(selected(m.LLM_IMBALANCE_SHARE_RATIO, signal="power"), "model", "layer"),
-                max_by(selected(m.LLM_IMBALANCE_COEFFICIENT_OF_VARIATION, signal="power"), "model") > MIN_VARIATION,
+                max_by(over_time("avg", selected(m.LLM_IMBALANCE_SHARE_RATIO, signal="power"), "5m"), "model", "layer"),
+                _variation(signal="power") > MIN_VARIATION,
                 on=("model",),
             ),
             "{{model}} {{layer}}",
@@ -80,12 +93,15 @@ _LAYERS: tuple[Panel, ...] = (
     time_series(
         Text("Coefficient of variation by model", "各模型的变异系数"),
         Text(
-            "Standard deviation over mean of all GPUs of the model (request load: of all ranks). Below a few "
-            "percent the layer does not matter.",
-            "模型全部卡（请求负载：全部 rank）的标准差与均值之比。低于百分之几时，不必在意左侧的层。",
+            "Standard deviation over mean of all GPUs of the model (request load: of all ranks), averaged over 5 "
+            "minutes. Below a tenth the layer does not matter. Waiting requests only where the model's queues are long.",
+            "模型全部卡（请求负载：全部 rank）的标准差与均值之比，取 5 分钟平均。低于十分之一时，不必在意左侧的层。仅在模型排队较长时显示排队的请求。",
         ),
         series(
-            lambda: max_by(selected(m.LLM_IMBALANCE_COEFFICIENT_OF_VARIATION), "model", "signal"),
+            lambda: (
+                _variation("signal", signal=without_value("requests_waiting"))
+                | and_on(_variation("signal", signal="requests_waiting"), _long_queues(), on=("model",))
+            ),
             "{{model}} {{signal}}",
         ),
         requires=ENGINE, width=12,

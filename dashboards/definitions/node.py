@@ -33,6 +33,7 @@ from exporter.model.text import Text
 from exporter.promql import (
     Expr,
     Match,
+    and_on,
     max_by,
     min_by,
     over_time,
@@ -67,6 +68,11 @@ def throttled() -> Expr:
 def memory_share() -> Expr:
     """Return the share of a GPU's memory that is allocated."""
     return max_by(selected(m.GPU_MEMORY_USED_BYTES) / selected(m.GPU_MEMORY_TOTAL_BYTES), *GPU_LABELS)
+
+
+def _over_pcie(fact: Metric) -> Expr:
+    """Return a fact about the GPUs of a replica, of the replicas without NVLink between some of them."""
+    return and_on(selected(fact), selected(m.LLM_CARDS_OVER_PCIE).equals(1), on=("job", "instance", "replica"))
 
 
 def _both_ways(*counters: Metric) -> Expr:
@@ -260,13 +266,13 @@ _LINKS: tuple[Panel, ...] = (
     table(
         Text("Replicas over PCIe", "走 PCIe 通信的副本"),
         Text(
-            "PCIe in orange: the GPUs of the replica have no NVLink between them, and more GPUs may be slower "
-            "than fewer. Across CPU sockets it is slower still.",
-            "橙色 PCIe：该副本的卡之间没有 NVLink，卡多可能反而更慢；跨 CPU socket 则更慢。",
+            "Replicas with GPUs that have no NVLink between them: more GPUs may be slower than fewer, across CPU sockets "
+            "still more so. Empty: every replica uses NVLink.",
+            "只列出卡之间没有 NVLink 的副本：卡多可能反而更慢，跨 CPU socket 则更慢。为空即全部走 NVLink。",
         ),
-        column(lambda: selected(m.LLM_CARDS_OVER_PCIE), Text("Transport", "通信方式"), cell=Cell.COLOUR, value_mappings=PCIE),
-        column(lambda: selected(m.LLM_CARDS_CROSS_SOCKETS), Text("CPU sockets", "CPU socket"), cell=Cell.WORD, value_mappings=SOCKETS),
-        rows=("instance", "replica"), requires=(Requires.GROUPS, Requires.ENGINE), drill_down=(TO_REPLICA,), panel_id=ids.NODE_OVER_PCIE, width=8, height=6,
+        column(lambda: _over_pcie(m.LLM_CARDS_OVER_PCIE), Text("Transport", "通信方式"), cell=Cell.COLOUR, value_mappings=PCIE),
+        column(lambda: _over_pcie(m.LLM_CARDS_CROSS_SOCKETS), Text("CPU sockets", "CPU socket"), cell=Cell.WORD, value_mappings=SOCKETS),
+        rows=("instance", "replica"), requires=(Requires.TROUBLE,), drill_down=(TO_REPLICA,), panel_id=ids.NODE_OVER_PCIE, width=8, height=6,
     ),
     table(
         Text("Degraded links", "降级的链路"),

@@ -6,6 +6,7 @@ from alerts.panel_ids import DashboardUid as Uid
 from dashboards.dashboard import Dashboard, Row
 from dashboards.definitions import problems
 from dashboards.definitions.annotations import OF_FLEET
+from dashboards.definitions.gateways import BACKEND
 from dashboards.definitions.status import NONE_IS_GOOD, REPLICA_STATES, TO_NODE, TO_REPLICA
 from dashboards.no_data_text import Requires
 from dashboards.panels import (
@@ -20,10 +21,11 @@ from dashboards.panels import (
     time_series,
 )
 from dashboards.thresholds import ANY_CRITICAL, THRESHOLDS, TOP_N
-from dashboards.variables import EXPORTER_WINDOW, selected, targets
+from dashboards.variables import EXPORTER_WINDOW, NODE, selected, targets
 from exporter.catalog import metrics as m
+from exporter.catalog.spec import Unit
 from exporter.model.text import Text
-from exporter.promql import Expr, max_by, sum_by, topk
+from exporter.promql import Expr, join, max_by, regex, select, sum_by, topk, unless
 
 ENGINE = (Requires.ENGINE,)
 TRAFFIC = (Requires.TRAFFIC,)
@@ -74,6 +76,19 @@ _AT_A_GLANCE: tuple[Panel, ...] = (
 )  # fmt: skip
 
 
+def _while_moving(expr: Expr) -> Expr:
+    """Return figures of replicas without those of frozen ones, which are of before."""
+    return unless(expr, selected(m.LLM_FROZEN).equals(1), on=(*NODE, "replica"))
+
+
+def _gateway_share() -> Expr:
+    """Return the share of a gateway's requests that each replica received in the last minute."""
+    facts = select(m.GATEWAY_BACKEND_REPLICA_INFO, job=regex("$job"), instance=regex("$instance"))
+    share = select(m.GATEWAY_REQUEST_SHARE_RATIO, job=regex("$job"), instance=regex("$instance"), window="1m")
+    named = join(share, max_by(facts, *BACKEND, "replica"), on=BACKEND, group_left=("replica",))
+    return max_by(named, "instance", "replica").as_unit(Unit.RATIO)
+
+
 def _state() -> Expr:
     return selected(m.LLM_UP) + selected(m.LLM_FROZEN) | selected(m.LLM_UP)
 
@@ -83,12 +98,12 @@ _PROBLEMS: tuple[Panel, ...] = (
         Text("What is wrong", "当前问题"),
         Text(
             "The worst problem of each node, GPU and replica, with its cause and what to do first. Empty: nothing is "
-            "wrong. A model in the column Replica: its nodes differ.",
-            "每个节点、GPU 与副本最严重的问题、原因以及首先要做的事。为空表示一切正常。副本一列中为模型名时：其各节点不一致。",
+            "wrong. A model in the column Replica: its nodes differ in versions.",
+            "每个节点、GPU 与副本最严重的问题、原因以及首先要做的事。为空表示一切正常。副本一列中为模型名时：其各节点版本不一致。",
         ),
         column(problems.worst, Text("Problem", "问题"), cell=Cell.COLOUR, value_mappings=problems.PROBLEMS),
         column(problems.worst, Text("First action", "首先处理"), cell=Cell.WORD, value_mappings=problems.ACTIONS),
-        rows=problems.SUBJECT, sort=("Problem",), requires=(Requires.TROUBLE,), width=24, height=7,
+        rows=problems.SUBJECT, sort=("Problem",), requires=(Requires.TROUBLE,), width=24, height=6,
         drill_down=(TO_NODE, DrillDown(Uid.GPU_HEALTH, ("instance", "gpu")), TO_REPLICA),
     ),
 )  # fmt: skip
@@ -98,22 +113,23 @@ _AFFECTED: tuple[Panel, ...] = (
         Text("Who is affected", "受影响的副本"),
         Text(
             "Replicas, the longest queue first. Compare the latency of replicas of one model: one that is slower "
-            "than the others waits for something.",
-            "各副本，队列最长者在前。比较同一模型各副本的延迟：明显更慢的一个在等待。",
+            "than the others waits for something. A frozen replica has no latency; its gateway share should be 0.",
+            "各副本，队列最长者在前。比较同一模型各副本的延迟：明显更慢的一个在等待。冻结的副本没有延迟，其网关占比应为 0。",
         ),
         column(lambda: topk(TOP_N, _state()), Text("State", "状态"), cell=Cell.COLOUR, value_mappings=REPLICA_STATES),
         column(lambda: selected(m.LLM_REQUESTS_RUNNING), Text("Running", "运行"), summed=True, decimals=0),
         column(lambda: selected(m.LLM_REQUESTS_WAITING), Text("Waiting", "排队"), summed=True, decimals=0),
         column(
-            lambda: _latency("time_to_first_token", "0.99"), Text("TTFT p99", "TTFT p99"), cell=Cell.COLOUR,
+            lambda: _while_moving(_latency("time_to_first_token", "0.99")), Text("TTFT p99", "TTFT p99"), cell=Cell.COLOUR,
             threshold=THRESHOLDS.first_token, requires=TRAFFIC,
         ),
-        column(lambda: _latency("inter_token", "0.5"), Text("ITL p50", "ITL p50"), requires=TRAFFIC),
+        column(lambda: _while_moving(_latency("inter_token", "0.5")), Text("ITL p50", "ITL p50"), requires=TRAFFIC),
         column(
             lambda: selected(m.LLM_ERROR_RATIO, window=EXPORTER_WINDOW), Text("Errors", "错误率"), cell=Cell.COLOUR,
             threshold=THRESHOLDS.error_ratio, requires=TRAFFIC,
         ),
-        rows=("instance", "replica"), sort=("Waiting",), requires=ENGINE, width=17, height=8,
+        column(_gateway_share, Text("Gateway share", "网关占比"), requires=(Requires.GATEWAY, Requires.TRAFFIC)),
+        rows=("instance", "replica"), sort=("Waiting",), requires=ENGINE, width=17, height=6,
         drill_down=(TO_NODE, TO_REPLICA),
     ),
     alert_list(
@@ -122,7 +138,7 @@ _AFFECTED: tuple[Panel, ...] = (
             "Firing and pending alerts; each has the cause, the action and a link to its dashboard.",
             "触发或待触发的告警；每条都有原因、处理与仪表盘链接。",
         ),
-        width=7,
+        width=7, height=6,
     ),
 )  # fmt: skip
 
@@ -138,7 +154,7 @@ _SATURATION: tuple[Panel, ...] = (
             lambda: topk(TOP_N, sum_by(selected(m.LLM_REQUESTS_WAITING), "instance", "replica")),
             "{{replica}} {{instance}}",
         ),
-        requires=ENGINE, drill_down=(TO_REPLICA,), height=7,
+        requires=ENGINE, drill_down=(TO_REPLICA,), height=6,
     ),
     time_series(
         Text("ITL p50 by replica", "ITL p50（按副本）"),
@@ -148,10 +164,10 @@ _SATURATION: tuple[Panel, ...] = (
             "5 分钟 token 间隔中位数。高于同模型其他副本：被慢卡、链路或其他租户拖慢。",
         ),
         series(
-            lambda: topk(TOP_N, max_by(_latency("inter_token", "0.5"), "instance", "replica")),
+            lambda: topk(TOP_N, max_by(_while_moving(_latency("inter_token", "0.5")), "instance", "replica")),
             "{{replica}} {{instance}}",
         ),
-        requires=TRAFFIC, drill_down=(TO_REPLICA,), height=7,
+        requires=TRAFFIC, drill_down=(TO_REPLICA,), height=6,
     ),
     time_series(
         Text("Error ratio by replica", "错误率（按副本）"),
@@ -163,7 +179,7 @@ _SATURATION: tuple[Panel, ...] = (
             lambda: topk(TOP_N, max_by(selected(m.LLM_ERROR_RATIO, window=EXPORTER_WINDOW), "instance", "replica")),
             "{{replica}} {{instance}}",
         ),
-        requires=TRAFFIC, threshold=THRESHOLDS.error_ratio, drill_down=(TO_REPLICA,), height=7,
+        requires=TRAFFIC, threshold=THRESHOLDS.error_ratio, drill_down=(TO_REPLICA,), height=6,
     ),
 )  # fmt: skip
 
@@ -176,8 +192,7 @@ NOW = Dashboard(
     ),
     rows=(
         Row(title=Text("At a glance", "概览"), panels=_AT_A_GLANCE),
-        Row(title=Text("What is wrong", "当前问题"), panels=_PROBLEMS),
-        Row(title=Text("Who is affected", "影响"), panels=_AFFECTED),
+        Row(title=Text("Problems and who is affected", "问题与影响"), panels=(*_PROBLEMS, *_AFFECTED)),
         Row(title=Text("Failure and saturation", "故障与饱和"), panels=_SATURATION),
     ),
     annotations=OF_FLEET,

@@ -15,6 +15,7 @@ from dashboards.thresholds import THRESHOLDS
 from dashboards.variables import EXPORTER_WINDOW, NODE, by_recent_replica, selected, targets
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
+from exporter.diagnosis.cause_names import CAUSE_NAMES
 from exporter.model.straggler import Cause
 from exporter.model.text import Text
 from exporter.model.xid_catalog import FATAL
@@ -33,33 +34,43 @@ from exporter.promql import (
 )
 
 SUBJECT = ("instance", "gpu", "replica")
+OFF_THE_BUS = 79  # the XID of a GPU that has left the PCIe bus
 _WORST = 100  # less the position in the list, so that a table sorted by it shows the worst first
 _RED, _AMBER = Colour.CRITICAL, Colour.WARNING
 _WORDS: tuple[tuple[Text, Text, Colour], ...] = (
     (Text("exporter down", "采集器失联"), Text("systemctl status shardwatch", "systemctl status shardwatch"), _RED),
     (
-        Text("GPU lost", "掉卡"),
-        Text("take the replica out, drain, reboot if XID 79", "摘除副本并排空；XID 79 需重启节点"),
+        Text("GPU lost: XID 79, fallen off the bus", "掉卡：XID 79，已从总线掉落"),
+        Text("take the replica out, drain and reboot the node", "摘除副本，排空并重启节点"),
         _RED,
     ),
-    (Text("frozen: no progress", "冻结：没有进展"), Text("take it out of the gateway, restart it", "从网关摘除并重启"), _RED),
+    (
+        Text("GPU lost", "掉卡 / 无应答"),
+        Text("take the replica out, drain, reset the GPU or reboot", "摘除副本，排空，复位该卡或重启节点"),
+        _RED,
+    ),
+    (
+        Text("frozen: no progress, no tokens", "冻结：没有进展，不产出 token"),
+        Text("take it out of the gateway, restart it", "从网关摘除并重启"),
+        _RED,
+    ),
     (Text("engine down", "引擎停止"), Text("start it, read its log", "启动并查看日志"), _RED),
     (Text("requests fail", "请求失败"), Text("take it out of the gateway, read its log", "从网关摘除并查看日志"), _RED),
     (
         Text("GPU memory full", "显存已满"),
-        Text("end other processes, restart with less memory", "结束其他进程，减少显存后重启"),
+        Text("end other processes, or restart with a lower --gpu-memory-utilization", "结束其他进程，或调低 --gpu-memory-utilization 后重启"),
         _RED,
     ),
     (Text("XID that needs a reset", "XID 要求复位"), Text("drain, then reset the GPU", "排空后复位该卡"), _RED),
     (Text("NVLinks down", "NVLink 断开"), Text("drain, reset all GPUs of the board", "排空并复位整板的卡"), _AMBER),
     (
-        Text("GPUs wait: PCIe instead of NVLink", "卡间走 PCIe，互相等待"),
-        Text("fewer GPUs per replica, or GPUs with NVLink", "减少每副本卡数，或用带 NVLink 的卡"),
+        Text("GPUs talk over PCIe and wait", "卡间经 PCIe 通信，互相等待"),
+        Text("smaller groups inside one PCIe switch, or GPUs with NVLink", "改用同一 PCIe 交换机内的小组，或带 NVLink 的卡"),
         _AMBER,
     ),
     (
-        Text("scheduler loads ranks unevenly", "调度器对各 rank 分配不均"),
-        Text("balance by queue and KV cache", "按队列与 KV 缓存均衡"),
+        Text("the scheduler prefers some ranks", "调度器偏向部分 rank"),
+        Text("balance by tokens or KV cache, not by requests", "按 token 数或 KV 缓存而非请求数均衡"),
         _AMBER,
     ),
     (
@@ -68,29 +79,31 @@ _WORDS: tuple[tuple[Text, Text, Colour], ...] = (
         _AMBER,
     ),
 )  # fmt: skip
-_STRAGGLERS: dict[Cause, tuple[Text, Text]] = {
-    Cause.POWER_BRAKE: (Text("slowest GPU: power brake", "慢卡：功率制动"), Text("check the power supplies", "检查电源")),
-    Cause.THERMAL: (Text("slowest GPU: overheats", "慢卡：过热降频"), Text("check fan and airflow", "检查风扇与风道")),
-    Cause.POWER_CAP: (Text("slowest GPU: power limit", "慢卡：功率上限偏低"), Text("nvidia-smi -pl", "nvidia-smi -pl")),
-    Cause.CLOCK_LOCK: (Text("slowest GPU: clocks locked", "慢卡：时钟被锁定"), Text("nvidia-smi -rgc", "nvidia-smi -rgc")),
-    Cause.OTHER_TENANT: (
-        Text("slowest GPU: another tenant", "慢卡：被其他租户占用"), Text("end or move that process", "结束或迁走该进程"),
-    ),
-    Cause.PCIE: (Text("slowest GPU: PCIe degraded", "慢卡：PCIe 降级"), Text("reseat it, check the riser", "重新插卡，检查转接板")),
-    Cause.NVLINK: (Text("slowest GPU: NVLinks down", "慢卡：NVLink 断开"), Text("drain and reset the board", "排空并复位整板")),
-    Cause.MEMORY_PRESSURE: (
-        Text("slowest GPU: memory nearly full", "慢卡：显存将满"), Text("end other processes", "结束其他进程"),
-    ),
-    Cause.UNKNOWN: (Text("slowest GPU: cause unknown", "慢卡：原因未知"), Text("compare nvidia-smi -q", "对比 nvidia-smi -q")),
-}  # fmt: skip
+_STRAGGLER_ACTIONS: dict[Cause, Text] = {
+    Cause.POWER_BRAKE: Text("check the power supplies", "检查电源"),
+    Cause.THERMAL: Text("move load off, check fan and airflow", "减少流量，检查风扇与风道"),
+    Cause.POWER_CAP: Text("set the limit of its peers: nvidia-smi -pl", "设为与同组一致：nvidia-smi -pl"),
+    Cause.CLOCK_LOCK: Text("unlock the clocks: nvidia-smi -rgc", "解除锁定：nvidia-smi -rgc"),
+    Cause.OTHER_TENANT: Text("end or move the process that is not the replica's", "结束或迁走不属于该副本的进程"),
+    Cause.PCIE: Text("move load off, reseat it, check the riser", "减少流量，重新插卡，检查转接卡"),
+    Cause.NVLINK: Text("drain and reset all GPUs of the baseboard", "排空并复位整板的卡"),
+    Cause.MEMORY_PRESSURE: Text("end other processes", "结束其他进程"),
+    Cause.UNKNOWN: Text("compare it with its peers: nvidia-smi -q", "与同组比较：nvidia-smi -q"),
+}
+
+
+def _waits_for(cause: Cause) -> Text:
+    name = CAUSE_NAMES[cause]
+    return Text(f"the group waits for this GPU: {name.en}", f"同组在等待此卡：{name.zh}")
+
 
 PROBLEMS = (
     *(ValueMapping(_WORST - place, text, colour) for place, (text, _, colour) in enumerate(_WORDS, 1)),
-    *(ValueMapping(number, _STRAGGLERS[cause][0], _AMBER) for number, cause in enumerate(Cause, 1)),
+    *(ValueMapping(number, _waits_for(cause), _AMBER) for number, cause in enumerate(Cause, 1)),
 )
 ACTIONS = (
     *(ValueMapping(_WORST - place, text, Colour.PLAIN) for place, (_, text, _) in enumerate(_WORDS, 1)),
-    *(ValueMapping(number, _STRAGGLERS[cause][1], Colour.PLAIN) for number, cause in enumerate(Cause, 1)),
+    *(ValueMapping(number, _STRAGGLER_ACTIONS[cause], Colour.PLAIN) for number, cause in enumerate(Cause, 1)),
 )
 
 
@@ -108,11 +121,13 @@ def worst() -> Expr:
 def _numbered() -> Iterator[tuple[int, Expr]]:
     down = 1 - targets() > 0
     lost = 1 - selected(m.GPU_UP) > 0
+    off_bus = selected(m.GPU_XID_LAST_TIMESTAMP_SECONDS, xid=str(OFF_THE_BUS))
     full = selected(m.GPU_MEMORY_USED_BYTES) / selected(m.GPU_MEMORY_TOTAL_BYTES) > THRESHOLDS.gpu_memory_used.warning
     xids = selected(m.GPU_XID_LAST_TIMESTAMP_SECONDS, xid=regex("|".join(str(code) for code in sorted(FATAL))))
     limits = THRESHOLDS
     causes = (
         down,
+        and_on(lost, since(off_bus) < RECENT_SECONDS, on=(*NODE, "uuid")),
         lost,
         selected(m.LLM_FROZEN).equals(1),
         selected(m.LLM_UP).equals(0),
@@ -125,7 +140,7 @@ def _numbered() -> Iterator[tuple[int, Expr]]:
         _differing_nodes(),
     )
     for place, found in enumerate(causes, 1):
-        if "uuid" in found.labels and place in {2, 6}:
+        if "uuid" in found.labels and place in {2, 3, 7}:
             yield from ((place, part) for part in _with_replica(found))
         else:
             yield place, found
@@ -150,11 +165,12 @@ def _uneven_ranks() -> Expr:
 
 
 def _differing_nodes() -> Expr:
-    """Return the models whose nodes differ; the model stands in the column of replicas, for no node is wrong."""
+    """Return the nodes of models whose nodes differ, the model in the column of replicas: none of them is wrong by itself."""
     versions = ("driver_version", "cuda_version")
     served = join(selected(m.LLM_ENGINE_INFO), selected(m.GPU_DRIVER_INFO), on=NODE, group_left=versions)
     differing = count_by(count_by(served, *MODEL, *versions), *MODEL) > 1
-    return label_replace(differing, "replica", "$1", "model", "(.+)")
+    nodes = and_on(max_by(served, *NODE, "model"), differing, on=MODEL)
+    return label_replace(nodes, "replica", "$1", "model", "(.+)")
 
 
 def _row(subject: Expr) -> Expr:

@@ -11,7 +11,7 @@ from dashboards.thresholds import ANY_CRITICAL, ANY_WARNING
 from dashboards.variables import selected, targets
 from exporter.catalog import metrics as m
 from exporter.model.text import Text
-from exporter.promql import ALERTS, count_by, regex, select, sum_by
+from exporter.promql import ALERTS, Expr, count_by, regex, select, sum_by
 
 NONE_IS_GOOD = (ValueMapping(0, Text("none", "无"), Colour.GOOD),)
 UP = (ValueMapping(0, Text("down", "离线"), Colour.CRITICAL), ValueMapping(1, Text("up", "在线"), Colour.GOOD))
@@ -87,6 +87,14 @@ def _frozen() -> Panel:
     )
 
 
+def _firing(severity: str) -> Expr:
+    """Return the number of firing alerts of a severity; 0 where Prometheus has rules and none fires."""
+    firing = select(
+        ALERTS, alertstate="firing", severity=severity, job=regex("$job|"), instance=regex("$instance|")
+    )  # fmt: skip
+    return count_by(firing) | count_by(select(ALERTS)) * 0
+
+
 def _alerts() -> Panel:
     return stat(
         Text("Alerts firing", "触发中的告警"),
@@ -95,21 +103,8 @@ def _alerts() -> Panel:
             "fires' in grey: Prometheus has no rules.",
             "当前触发的 critical 与 warning 告警，含所选节点及不属于任何节点的。灰色“无告警”表示 Prometheus 没有任何规则。",
         ),
-        series(
-            lambda: (
-                count_by(
-                    select(
-                        ALERTS,
-                        alertstate="firing",
-                        severity=regex("critical|warning"),
-                        job=regex("$job|"),
-                        instance=regex("$instance|"),
-                    )
-                )
-                | count_by(select(ALERTS)) * 0
-            ),
-            Text("firing", "触发"),
-        ),
+        series(lambda: _firing("critical"), Text("critical", "紧急"), threshold=ANY_CRITICAL),
+        series(lambda: _firing("warning"), Text("warning", "警告")),
         requires=(Requires.RULES,),
         threshold=ANY_WARNING,
         value_mappings=NONE_IS_GOOD,

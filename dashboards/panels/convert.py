@@ -94,8 +94,16 @@ def _stat(panel: Panel, language: Language) -> core.Panel:
         noValue=panel.no_value.in_(language),
         format=panel.series[0].unit,
         extraJson={
-            "fieldConfig": {"defaults": _defaults(panel, language), "overrides": _down_override(panel, language)},
-            "options": {"wideLayout": True, "showPercentChange": False, "percentChangeColorMode": "standard"},
+            "fieldConfig": {
+                "defaults": _defaults(panel, language),
+                "overrides": [*_own_thresholds(panel), *_down_override(panel, language)],
+            },
+            "options": {
+                "wideLayout": True,
+                "showPercentChange": False,
+                "percentChangeColorMode": "standard",
+                "text": {"titleSize": _TITLE_SIZE, "valueSize": _VALUE_SIZE},
+            },
         },
     )
 
@@ -109,6 +117,7 @@ def _time_series(panel: Panel, language: Language) -> core.Panel:
     if panel.threshold is not None and panel.max_value is None:
         defaults["custom"]["axisSoftMax"] = _soft_max(panel.threshold)
     overrides = [_limit_line(place) for place, series in enumerate(panel.series) if series.dashed]
+    overrides += _currencies(panel)
     return core.TimeSeries(
         **_base(panel, language),
         unit=panel.series[0].unit,
@@ -126,6 +135,8 @@ def _time_series(panel: Panel, language: Language) -> core.Panel:
     )
 
 
+_TITLE_SIZE, _VALUE_SIZE = 14, 26  # pixels; by itself Grafana fills the panel, and all figures shout
+_CURRENCIES = ("USD", "EUR", "GBP", "CNY", "JPY", "INR")  # of those that Grafana has as units
 _WIDE = 12
 _MAX_BAR_HEIGHT = 56  # pixels; a single bar would fill the panel
 _MAX_CELLS = 100  # Grafana draws no more cells than half of the panel's pixels
@@ -151,8 +162,22 @@ def _bar_gauge(panel: Panel, language: Language) -> core.Panel:
         "reduceOptions": _REDUCE, "legend": _no_legend(),
     }  # fmt: skip
     return grafanalib_types.BarGauge(
-        **_base(panel, language), kind=panel.kind.value, options=options, defaults=_defaults(panel, language)
-    )
+        **_base(panel, language), kind=panel.kind.value, options=options, defaults=_defaults(panel, language),
+        overrides=_currencies(panel),
+    )  # fmt: skip
+
+
+def _currencies(panel: Panel) -> list[Json]:
+    """Return the units of money by the currency at the end of a series' name; other currencies stay plain numbers."""
+    if not any(series.legend.en.endswith("{{currency}}") for series in panel.series):
+        return []
+    return [
+        {
+            "matcher": {"id": "byRegexp", "options": f"/ {currency}$/"},
+            "properties": [{"id": "unit", "value": f"currency{currency}"}],
+        }
+        for currency in _CURRENCIES
+    ]
 
 
 def _no_legend() -> Json:
@@ -215,14 +240,17 @@ def _status_history(panel: Panel, language: Language) -> core.Panel:
     if panel.threshold is None and not panel.value_mappings:
         defaults["color"] = {"mode": "continuous-BlYlRd"}
     base = _base(panel, language) | {"maxDataPoints": _MAX_CELLS}
-    overrides = [
+    return grafanalib_types.StatusHistory(
+        **base, kind=panel.kind.value, options=options, defaults=defaults, overrides=_own_thresholds(panel)
+    )
+
+
+def _own_thresholds(panel: Panel) -> list[Json]:
+    return [
         _own_threshold(place, series.threshold)
         for place, series in enumerate(panel.series)
         if series.threshold is not None
     ]
-    return grafanalib_types.StatusHistory(
-        **base, kind=panel.kind.value, options=options, defaults=defaults, overrides=overrides
-    )
 
 
 def _own_threshold(place: int, threshold: Threshold) -> Json:

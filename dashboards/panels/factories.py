@@ -50,7 +50,7 @@ def series(
     """Return a query and the name of its series, which may contain ``{{label}}`` templates.
 
     ``dashed`` marks a limit rather than a measured value. ``requires`` are added to the panel's. ``threshold`` replaces
-    the panel's in a status history.
+    the panel's in a status history and in a stat.
     """
     name = legend if isinstance(legend, Text) else Text(legend, legend)
     return Query(

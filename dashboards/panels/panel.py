@@ -44,6 +44,7 @@ class Colour(Enum):
     PLAIN = "#56B4E9"
     OFF = "#8e8e8e"
     UNKNOWN = "#CC79A7"
+    ABSENT = "transparent"
 
 
 class Cell(Enum):

@@ -6,6 +6,7 @@ from string import ascii_uppercase
 from typing import Any
 
 from dashboards.errors import DashboardError
+from dashboards.panels import label_words
 from dashboards.panels.field_config import label_name, link, mappings, steps
 from dashboards.panels.panel import Cell, Colour, DrillDown, Panel, PanelSeries
 from exporter.model.text import Language
@@ -17,8 +18,8 @@ _LEAST_WIDTHS = {"instance": 130, "replica": 100, "model": 150, "source": 290}
 _MIN_WIDTH = 80  # pixels; Grafana's default of 150 hides the last columns
 _TREND_WIDTH = 110
 _WIDTHS = {
-    "gpu": 70, "rank": 70, "xid": 70, "link": 70, "engine": 90, "window": 80, "class": 110, "action": 220, "signal": 190,
-    "reason": 140, "meaning": 640, "path": 110, "p2p": 240, "vbios_version": 130, "numa_node": 90,
+    "gpu": 70, "rank": 70, "xid": 70, "link": 70, "engine": 90, "window": 80, "class": 120, "action": 270, "signal": 190,
+    "reason": 140, "meaning": 590, "path": 110, "p2p": 240, "vbios_version": 130, "numa_node": 90,
 }  # fmt: skip
 
 
@@ -98,7 +99,7 @@ def _row_link(drills: tuple[DrillDown, ...], label: str, language: Language) -> 
 
 def _label(label: str, language: Language) -> Json:
     """Return the override of a label's column: its width, and a dash for an empty label."""
-    properties: list[Json] = [{"id": "noValue", "value": "–"}]
+    properties: list[Json] = [{"id": "noValue", "value": "–"}, *label_words.properties(label, language)]
     if label in _WIDTHS:
         properties.append({"id": "custom.width", "value": _WIDTHS[label]})
     if label in _LEAST_WIDTHS:

@@ -103,9 +103,7 @@ def _chosen(given: Sequence[str]) -> dict[str, str]:
 
 def _draw(arguments: argparse.Namespace, recorded: recording.NodeRecording) -> int:
     built = drawing.bundle(CACHE)
-    window = plan.TimeRange(
-        start=recorded.start, end=recorded.end - recording.SCRAPE_SECONDS, scrape=recording.SCRAPE_SECONDS
-    )
+    window = plan.TimeRange(start=recorded.start, end=recorded.end - recorded.scrape, scrape=recorded.scrape)
     known = list(dict.fromkeys(node.scenario for node in recorded.nodes))
     subjects = arguments.only or [*known, *(["fleet"] if len(recorded.nodes) > 1 else [])]
     chosen = _chosen(arguments.var)

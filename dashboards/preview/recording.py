@@ -53,6 +53,8 @@ class NodeRecording:
     start: float
     fault: float
     end: float
+    scrape: float = SCRAPE_SECONDS
+    lookback: str = "5m"  # shorter where the blocks do not say when a series ended
 
 
 def nodes_of(scenario: str) -> tuple[RecordedNode, ...]:
@@ -128,7 +130,7 @@ def load(folder: str) -> NodeRecording | None:
 @contextlib.contextmanager
 def serving(recording: NodeRecording) -> Iterator[str]:
     """Run a Prometheus over a recording, without scraping or evaluating; yield its URL."""
-    with _prometheus(recording.folder, {}) as url:
+    with _prometheus(recording.folder, {}, lookback=recording.lookback) as url:
         yield url
 
 
@@ -175,7 +177,7 @@ def _address_of(process: Process, node: RecordedNode) -> str:
 
 
 @contextlib.contextmanager
-def _prometheus(folder: str, config: dict[str, object]) -> Iterator[str]:
+def _prometheus(folder: str, config: dict[str, object], *, lookback: str = "5m") -> Iterator[str]:
     os.makedirs(folder, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="preview-") as own:
         path, log = os.path.join(own, "prometheus.yml"), os.path.join(own, "prometheus.log")
@@ -184,6 +186,7 @@ def _prometheus(folder: str, config: dict[str, object]) -> Iterator[str]:
         command = [
             program("prometheus"), "--config.file", path, "--storage.tsdb.path", os.path.join(folder, "data"),
             "--web.listen-address", "127.0.0.1:0", "--log.level", "info", "--storage.tsdb.retention.time", "10y",
+            "--query.lookback-delta", lookback,
         ]  # fmt: skip
         with _child(command, "Prometheus", log=log) as process:
             yield _ready(process, log)

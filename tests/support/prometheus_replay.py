@@ -57,20 +57,22 @@ class Replay:
             for day in days:
                 out.write(Path(day).read_bytes())
             out.write(b"# EOF\n")
-        self._promtool("openmetrics", str(whole), str(self.folder / "data"))
+        self.create_blocks("openmetrics", str(whole), str(self.folder / "data"))
         for number, level in enumerate(_levels(every_rule=every_rule)):
-            place = self.folder / f"level{number}.yaml"
-            place.write_text(
-                yaml.safe_dump({"groups": [{"name": "level", "interval": f"{self.step}s", "rules": level}]})
-            )
-            with self.serve() as prometheus:
-                self._promtool(
-                    "rules", f"--url={prometheus.url}", f"--start={self.begin}", f"--end={self.end}",
-                    f"--eval-interval={self.step}s", f"--output-dir={self.folder}/made{number}", str(place),
-                )  # fmt: skip
-            for block in (self.folder / f"made{number}").iterdir():
-                if block.is_dir() and len(block.name) == 26:
-                    block.rename(self.folder / "data" / block.name)
+            self.backfill(level, f"level{number}")
+
+    def backfill(self, level, name):
+        """Add the series of recording rules that do not read each other."""
+        place, made = self.folder / f"{name}.yaml", self.folder / f"made-{name}"
+        place.write_text(yaml.safe_dump({"groups": [{"name": "level", "interval": f"{self.step}s", "rules": level}]}))
+        with self.serve() as prometheus:
+            self.create_blocks(
+                "rules", f"--url={prometheus.url}", f"--start={self.begin}", f"--end={self.end}",
+                f"--eval-interval={self.step}s", f"--output-dir={made}", str(place),
+            )  # fmt: skip
+        for block in made.iterdir():
+            if block.is_dir() and len(block.name) == 26:
+                block.rename(self.folder / "data" / block.name)
 
     def serve(self):
         """Run a Prometheus over what is there."""
@@ -100,7 +102,8 @@ class Replay:
                     yield series["metric"], at - UNIX_START
                     break
 
-    def _promtool(self, *arguments):
+    def create_blocks(self, *arguments):
+        """Run ``promtool tsdb create-blocks-from``."""
         command = [tool("promtool"), "tsdb", "create-blocks-from", "--quiet", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

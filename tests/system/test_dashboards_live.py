@@ -177,6 +177,30 @@ def test_a_lost_gpu_shows_on_the_dashboards(answers):
     assert [values for _, values in frozen] == [["1"]]
 
 
+PROBLEMS_OF = {
+    "healthy": set(),
+    "engines": set(),
+    "lost": {"GPU lost: XID 79, fallen off the bus", "frozen: no progress, no tokens"},
+    "brake": {"the group waits for this GPU: power brake"},
+}
+
+
+@pytest.mark.parametrize("job", PROBLEMS_OF)
+def test_the_first_dashboard_says_what_is_wrong_and_nothing_where_all_is_well(answers, job):
+    words = {mapping.value: mapping.text.en for mapping in problems.PROBLEMS}
+    found = answers.of[job]["shardwatch-now", "What is wrong", 0]
+    assert {words[float(value)] for _, (value,) in found} == PROBLEMS_OF[job]
+
+
+def test_a_replica_that_stopped_has_no_latency_and_still_its_share_of_a_gateway(answers):
+    def shown(place):
+        return {labels["replica"] for labels, _ in answers.of["lost"]["shardwatch-now", "Who is affected", place]}
+
+    assert shown(0) == {"chat-a", "chat-b"}
+    assert shown(3) == shown(4) == {"chat-a"}
+    assert shown(6) == {"chat-a", "chat-b"}
+
+
 def test_the_gpu_that_others_wait_for_is_named_with_its_cause(answers):
     (shown,) = answers.of["brake"]["shardwatch-fleet", "Stragglers", 0]
     labels, values = shown

@@ -33,6 +33,10 @@ def test_the_status_strip_is_thin_and_the_answer_below_it_ends_on_the_first_scre
     assert third <= SCREEN
 
 
+def test_the_first_dashboard_is_one_screen():
+    assert max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in opened("shardwatch-now")) <= SCREEN
+
+
 @pytest.mark.parametrize("uid", UIDS)
 def test_whole_rows_are_collapsed_and_stand_below_the_open_ones(uid):
     closed = [bool(row.get("collapsed")) for row in rows(uid)]

@@ -93,7 +93,7 @@ SINGLE = [
 @pytest.mark.parametrize(("uid", "panel"), SINGLE)
 def test_a_down_exporter_is_a_field_of_its_own_and_no_value_of_the_figure(uid, panel):
     *figures, down = panel["targets"]
-    (override,) = panel["fieldConfig"]["overrides"]
+    override = panel["fieldConfig"]["overrides"][-1]
     assert override["matcher"] == {"id": "byFrameRefID", "options": down["refId"]}
     text = next(item["value"] for item in override["properties"] if item["id"] == "mappings")[0]["options"]["0"][
         "text"

@@ -158,7 +158,7 @@ export function Buckets({ frames, panel, ...size }: Size & { frames: DataFrame[]
 
 // Grafana lists alerts through its own API; here they come from Prometheus' series of its alerts.
 export function Alerts({ drawing, theme, width, height }: Size) {
-  const colour: Record<string, string> = { critical: '#D55E00', warning: '#E69F00', info: '#56B4E9' };
+  const colour: Record<string, string> = { critical: '#C4162A', warning: '#E69F00', info: '#56B4E9' };
   const order = ['critical', 'warning', 'info', 'none'];
   const firing = drawing.alerts.result ?? [];
   const rank = (series: Series) => order.indexOf(series.metric.severity) + (series.metric.alertstate === 'firing' ? 0 : 10);

@@ -77,7 +77,7 @@ function Figures(props: Props) {
       renderValue={({ value, width: wide, height: high, alignmentFactors, count }: any) => (
         <BigValue value={value.display} width={wide} height={high} theme={theme} count={count} alignmentFactors={alignmentFactors}
           colorMode={panel.options.colorMode} graphMode={panel.options.graphMode} justifyMode={panel.options.justifyMode}
-          textMode={panel.options.textMode} />
+          textMode={panel.options.textMode} text={panel.options.text} />
       )}
     />
   );
