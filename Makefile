@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Workers of the whole suite: much of it waits for deadlines, so one more than there are cores.
 JOBS ?= $(shell expr $$(nproc) + 1)
 
-.PHONY: demo stack preview check test static lint generate lock sbom bench bench-all dist clean
+.PHONY: demo stack preview pictures check test static lint generate lock sbom bench bench-all dist clean
 
 demo: $(VENV)/.run
 	$(BIN)/shardwatch demo
@@ -21,6 +21,18 @@ stack: $(VENV)/.run
 # Pictures of the dashboards, drawn without Grafana; ARGS='--scenario hang --store DIR', ARGS=--help.
 preview: $(VENV)/.run
 	$(BIN)/python -m dashboards.preview $(ARGS)
+
+# The pictures of the documentation, from faults recorded on a virtual clock.
+FAULTS := hang pcie oom skew drift
+RECORDED := .cache/preview/faults
+DRAW = $(BIN)/python -m dashboards.preview --store $(RECORDED) --output dashboards/pictures
+pictures: $(VENV)/.test
+	rm -rf $(RECORDED)
+	$(BIN)/python -m tests.support.recorded_scenarios $(RECORDED) $(FAULTS)
+	$(DRAW) --dashboard shardwatch-now $(addprefix --only ,$(FAULTS))
+	$(DRAW) --dashboard shardwatch-node --only hang --lines 22
+	$(DRAW) --dashboard shardwatch-imbalance --only skew --lines 28
+	$(DRAW) --dashboard shardwatch-fleet --only fleet --lines 24
 
 # What a developer runs before each commit: everything but the tests that start processes.
 check: static

@@ -140,14 +140,14 @@ _NODES: tuple[Panel, ...] = (
         ),
         column(pages, Text("Critical", "紧急告警"), cell=Cell.COLOUR, threshold=ANY_CRITICAL),
         column(problems, Text("Problems", "问题数"), cell=Cell.COLOUR, threshold=ANY_WARNING),
-        column(lambda: 1 - targets(), Text("Exporter down", "采集器失联"), cell=Cell.COLOUR, threshold=ANY_CRITICAL),
+        column(lambda: 1 - targets(), Text("Down", "采集器失联"), cell=Cell.COLOUR, threshold=ANY_CRITICAL),
         column(lambda: count_by(selected(m.GPU_UP), "instance"), Text("GPUs", "GPU 数")),
         column(
             lambda: sum_by(1 - selected(m.GPU_UP), "instance"), Text("Lost", "掉卡"), cell=Cell.COLOUR, threshold=ANY_CRITICAL
         ),
         column(
             lambda: avg_by(selected(m.GPU_UTILIZATION_RATIO), "instance"),
-            Text("Mean utilisation", "平均利用率"), cell=Cell.BAR, max_value=1,
+            Text("Utilisation", "平均利用率"), cell=Cell.BAR, max_value=1,
         ),
         column(
             lambda: max_by(selected(m.GPU_UTILIZATION_SPREAD_RATIO, scope="replica"), "instance"),

@@ -58,7 +58,7 @@ _WORDS: tuple[tuple[Text, Text, Colour], ...] = (
     (Text("requests fail", "请求失败"), Text("take it out of the gateway, read its log", "从网关摘除并查看日志"), _RED),
     (
         Text("GPU memory full", "显存已满"),
-        Text("end other processes, or restart with a lower --gpu-memory-utilization", "结束其他进程，或调低 --gpu-memory-utilization 后重启"),
+        Text("end other processes, or restart with less memory", "结束其他进程，或减少显存后重启"),
         _RED,
     ),
     (Text("XID that needs a reset", "XID 要求复位"), Text("drain, then reset the GPU", "排空后复位该卡"), _RED),

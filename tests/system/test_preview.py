@@ -225,7 +225,7 @@ def test_the_lock_file_names_no_registry():
 
 
 def ready_to_draw():
-    """CI draws no pictures: they prove nothing about Grafana, and cost it a browser and 450 MB of packages."""
+    """CI draws a recording (``test_now_on_screen``) and needs no live minutes."""
     programs_there = all(shutil.which(name) for name in ("chromium", "node", "npm", "prometheus", "haproxy"))
     installed = os.path.exists(os.path.join(command.CACHE, "installed.json"))
     return programs_there and installed and os.environ.get("CI") != "true"

@@ -79,3 +79,26 @@ def test_what_is_down_or_frozen_is_red_on_every_dashboard():
     options = [option for mapping in mappings for option in mapping["options"].values()]
     colours = {option["color"] for option in options if option.get("text") in {"down", "frozen"}}
     assert colours == {Colour.CRITICAL.value}
+
+
+def table_headers(shown):
+    """Return (width in pixels, title) of each column of a table; a column without a width gets its share of the rest."""
+    given = {}
+    for override in shown["fieldConfig"]["overrides"]:
+        for item in override["properties"]:
+            if item["id"] == "custom.width":
+                given[override["matcher"]["options"]] = item["value"]
+    organise = shown["transformations"][-1]["options"]
+    names = [name for key, name in organise["renameByName"].items() if not organise["excludeByName"].get(key)]
+    rest = shown["gridPos"]["w"] * 1560 / 24 - sum(given.get(name, 0) for name in names)
+    share = rest / max(1, sum(name not in given for name in names))
+    return [(given.get(name, max(share, 80)), name) for name in names]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("uid", UIDS)
+def test_no_header_of_an_open_table_is_cut(uid, language):
+    for shown in (panel for panel in dashboard(uid, language)["panels"] if panel["type"] == "table"):
+        for width, name in table_headers(shown):
+            letters = sum(13 if ord(character) > 0x2E80 else 6.6 for character in name)
+            assert letters + 14 <= width, (shown["title"], name, width)
