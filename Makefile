@@ -28,10 +28,9 @@ RECORDED := .cache/preview/faults
 DRAW = $(BIN)/python -m dashboards.preview --store $(RECORDED) --output dashboards/pictures
 pictures: $(VENV)/.test
 	rm -rf $(RECORDED)
-	$(BIN)/python -m tests.support.recorded_scenarios $(RECORDED) $(FAULTS)
+	$(BIN)/python -m tests.support.recorded_scenarios $(RECORDED) $(FAULTS) heat
 	$(DRAW) --dashboard shardwatch-now $(addprefix --only ,$(FAULTS))
-	$(DRAW) --dashboard shardwatch-node --only hang --lines 22
-	$(DRAW) --dashboard shardwatch-imbalance --only skew --lines 28
+	$(DRAW) --dashboard shardwatch-node --only hang --only heat --lines 22
 	$(DRAW) --dashboard shardwatch-fleet --only fleet --lines 24
 
 # What a developer runs before each commit: everything but the tests that start processes.

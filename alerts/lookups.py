@@ -198,7 +198,7 @@ TEMPERATURE = lookup(
 VERDICT = lookup(
     select(m.LLM_VERDICT, state=without_value("serve"), **bound(*_REPLICA)).equals(1),
     "Verdict: [verdict state] ([label reason]).",
-    "结论：[verdict state]（[label reason]）。",
+    "判定：[verdict state]（[label reason]）。",
 )
 FULL_GPU = lookup(
     _full_gpu(),

@@ -178,7 +178,7 @@ _NODES: tuple[Panel, ...] = (
             "Click a replica or node for details.",
             "其他卡在等的那张卡、原因与减速倍数。为空即正常；点击副本或节点查看详情。",
         ),
-        column(lambda: selected(m.GPU_STRAGGLER), Text("Verdict", "结论"), cell=Cell.COLOUR, value_mappings=STRAGGLER),
+        column(lambda: selected(m.GPU_STRAGGLER), Text("Verdict", "判定"), cell=Cell.COLOUR, value_mappings=STRAGGLER),
         column(_slower, Text("Slowdown", "减速倍数"), number_format=NumberFormat.FACTOR),
         rows=("instance", "replica", "gpu", "cause"), requires=(Requires.STRAGGLER,),
         drill_down=(TO_NODE, TO_REPLICA), width=24, height=6,

@@ -321,7 +321,7 @@ GPU_HEALTH = Dashboard(
     ),
     rows=(
         status(),
-        Row(title=Text("Status", "结论"), panels=_STATUS[:4]),
+        Row(title=Text("Status", "状态"), panels=_STATUS[:4]),
         Row(title=Text("XIDs and memory", "XID 与显存"), panels=(*_XIDS, *_MEMORY[:1], *_STATUS[4:])),
         Row(title=Text("Row remapping, links", "行重映射与链路"), panels=_MEMORY[1:], collapsed=True),
         NICS,

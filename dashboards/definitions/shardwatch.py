@@ -120,7 +120,7 @@ _SOURCES: tuple[Panel, ...] = (
             threshold=ANY_WARNING,
         ),
         column(
-            lambda: increase(selected(m.SHARDWATCH_LOG_LINES_DROPPED_TOTAL), RANGE), Text("Log lines lost", "丢失的日志行"),
+            lambda: increase(selected(m.SHARDWATCH_LOG_LINES_DROPPED_TOTAL), RANGE), Text("Lost lines", "丢失的日志行"),
             cell=Cell.COLOUR, threshold=ANY_WARNING, decimals=0,
         ),
         column(lambda: ours(MEMORY), Text("Memory", "内存")),

@@ -121,6 +121,7 @@ def _column(series: PanelSeries, language: Language) -> Json:
     ]
     if series.value_mappings:
         properties.append({"id": "custom.align", "value": "left"})  # words, not numbers
+        properties.append({"id": "custom.minWidth", "value": _width_of_words(series)})
     if series.cell is Cell.BAR:
         properties.append({"id": "min", "value": 0})
         properties.append({"id": "fieldMinMax", "value": True})  # else hertz in the next column flatten watts
@@ -129,6 +130,15 @@ def _column(series: PanelSeries, language: Language) -> Json:
     if series.decimals is not None:
         properties.append({"id": "decimals", "value": series.decimals})
     return {"matcher": {"id": "byName", "options": series.legend.in_(language)}, "properties": properties}
+
+
+def _width_of_words(series: PanelSeries) -> int:
+    """Return the pixels that the longest word of a column takes; a Chinese character has twice the width of a letter."""
+    longest = max(
+        sum(2 if character > "\u2e80" else 1 for character in mapping.text.in_(language))
+        for mapping in series.value_mappings for language in Language
+    )
+    return max(_MIN_WIDTH, 20 + 7 * longest)
 
 
 def _cell(cell: Cell) -> Json:

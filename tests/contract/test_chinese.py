@@ -77,7 +77,9 @@ def test_no_english_sentence_is_left_in_a_chinese_alert_or_dashboard(path):
     assert [text for text in found if ENGLISH_SENTENCE.search(re.sub(r"\{\{.*?\}\}", "", text))] == []
 
 
-@pytest.mark.parametrize("name", ["troubleshooting.md"])
+@pytest.mark.parametrize(
+    "name", ["alerts.md", "dashboards.md", "deployment.md", "diagnosis.md", "troubleshooting.md"]
+)
 def test_a_translated_page_has_the_blocks_and_the_rows_of_the_original(name):
     original, translated = ((ROOT / "docs" / place / name).read_text(encoding="utf-8") for place in (".", "zh"))
     assert FENCE.findall(translated) == FENCE.findall(original)

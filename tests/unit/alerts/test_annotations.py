@@ -97,7 +97,7 @@ DESCRIPTIONS = {
          "Verdict: drain (straggler)."),
         ("3 号卡（GPU-3）拖慢了整组：功率上限偏低。功率上限 350 W。组内最高 700 W。PCIe x4（最大 x16）。ITL p50 为 40ms。"
          "同一模型的其他副本为 20ms。每个 token 的耗时是后者的 2 倍。运行中的请求：31。排队的请求：18。"
-         "网关 edge 仍把后端池 llama 49% 的请求发给它。结论：排空（drain）（straggler）。"),
+         "网关 edge 仍把后端池 llama 49% 的请求发给它。判定：排空（drain）（straggler）。"),
     ),
     "ranks whose queues are uneven": (
         "RanksUneven", REPLICA,
