@@ -136,7 +136,8 @@ def _width_of_words(series: PanelSeries) -> int:
     """Return the pixels that the longest word of a column takes; a Chinese character has twice the width of a letter."""
     longest = max(
         sum(2 if character > "\u2e80" else 1 for character in mapping.text.in_(language))
-        for mapping in series.value_mappings for language in Language
+        for mapping in series.value_mappings
+        for language in Language
     )
     return max(_MIN_WIDTH, 20 + 7 * longest)
 
