@@ -48,6 +48,9 @@ NEVER_HERE = {
     Requires.C2C,
     Requires.SXID,
     Requires.READ,
+    Requires.STORE,
+    Requires.OWNER,
+    Requires.NIC,
 }  # no job provides these
 MAY_BE_EMPTY = {"rank", "reason"}  # labels of which an empty value is a fact; Prometheus drops them
 SUBJECT_TABLES = {"What is wrong"}  # a row is a node, a GPU or a replica, and leaves the other columns empty
