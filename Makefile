@@ -64,6 +64,7 @@ generate: $(VENV)/.test
 	$(BIN)/python -m exporter.gateways > docs/gateways.md
 	$(BIN)/python -m exporter.gateways --outcomes > docs/outcomes.md
 	$(BIN)/python -m exporter.stores > docs/stores.md
+	$(BIN)/python -m exporter.gpu_pages > docs/gpu-exporters.md
 	$(BIN)/python -m alerts
 	$(BIN)/python -m dashboards
 

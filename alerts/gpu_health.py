@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alerts import gpu_links, gpu_memory_errors, lookups, nics, words
 from alerts.panel_ids import GPU_RECOVERY, GPU_VERDICTS, GPU_XIDS
-from alerts.recordings import NODE, RECENT_SECONDS, RELEASED, REPLICA_INFO, with_replica
+from alerts.recordings import GPU_EXPORTER_DOWN, NODE, RECENT_SECONDS, RELEASED, REPLICA_INFO, with_replica
 from alerts.rule import Alert, Component, Group
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
@@ -33,7 +33,9 @@ def _lost() -> Alert:
         severity=Severity.CRITICAL,
         symptom=True,
         component=Component.GPU,
-        expr=with_replica(unless(select(m.GPU_UP).equals(0), RELEASED, on=NODE), "GpuLost"),
+        expr=with_replica(
+            unless(unless(select(m.GPU_UP).equals(0), RELEASED, on=NODE), GPU_EXPORTER_DOWN, on=NODE), "GpuLost"
+        ),
         optional_labels=REPLICA_INFO,
         for_="1m",
         keep_firing_for="5m",  # as long as what it inhibits, which would notify when the GPU comes back

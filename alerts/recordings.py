@@ -20,6 +20,7 @@ from exporter.promql import (
     observations,
     over_time,
     rate,
+    regex,
     select,
     sum_by,
     total,
@@ -39,6 +40,8 @@ RECENT_SECONDS = 3600  # an XID or SXid fires for an hour, also across restarts 
 WINDOW = "5m"  # the daemon's window that rules read; WindowMissing fires without it
 # The daemon was told to release the GPUs (SIGUSR1): none is read, and none is lost.
 RELEASED = select(m.SHARDWATCH_SOURCE_DOWN_INFO, source="driver", reason="released")
+# The exporter that GPUs are read from does not answer: nothing is known about them, and none is lost.
+GPU_EXPORTER_DOWN = select(m.SHARDWATCH_SOURCE_UP, source=regex("gpu_page:.+")).equals(0)
 
 REPLICA_INFO = frozenset({"replica", "engine", "model"})
 

@@ -33,11 +33,15 @@ def _age(snapshot: Snapshot) -> Iterator[Sample]:
             yield card.labels, max(0.0, snapshot.at - card.last_read_at)
 
 
+# What no wait and no permission brings.
+_LASTING = frozenset({Missing.UNSUPPORTED, Missing.NOT_EXPORTED})
+
+
 def _missing(*, unsupported: bool) -> ReadSamples:
     def read(snapshot: Snapshot) -> Iterator[Sample]:
         for labels, reading in readings(snapshot):
             for absent, reason in reading.missing.items():
-                if reason is not Missing.UNSUPPORTED or (unsupported and not _replaced(absent, reading)):
+                if reason not in _LASTING or (unsupported and not _replaced(absent, reading)):
                     yield (*labels, absent.value, reason.value), 1.0
 
     return read
@@ -173,7 +177,8 @@ IDENTITY = (
         "Why a signal of a GPU that answers is absent: no_permission, mig, disabled, error, invalid, "
         "starting, "
         "unverified, busy (another call into the driver does not return), slow (skipped, because the GPU answers too "
-        "slowly), crashed (skipped, because the driver crashed in the call), and in the full set also unsupported.",
+        "slowly), crashed (skipped, because the driver crashed in the call), and in the full set also unsupported "
+        "and not_exported (the exporter that reads the GPU can tell it, and its configuration leaves it out).",
         "signal",
         "reason",
         read_full=_missing(unsupported=True),

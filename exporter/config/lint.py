@@ -88,6 +88,7 @@ def _plain_tokens(settings: Settings) -> list[str]:
         *[("engines", engine.name, engine.url, _has_secret(engine)) for engine in settings.engines],
         *[("gateways", gateway.name, gateway.url, _has_secret(gateway)) for gateway in settings.gateways],
         *[("stores", store.name, store.url, _has_secret(store)) for store in settings.stores],
+        *[("gpu.pages", page.name, page.url, _has_secret(page)) for page in settings.gpu.pages],
         *[("discovery.http_sd", parsers.host_port(sd.url), sd.url, _has_secret(sd)) for sd in discovery.http_sd],
         ("discovery.ray_url", "the dashboard", discovery.ray_url, bool(discovery.ray_bearer_token_file)),
         ("discovery.kubernetes.url", "the API server", kubernetes.url, bool(kubernetes.bearer_token_file)),

@@ -24,6 +24,7 @@ from exporter.config.targets import (
     STORE_KINDS,
     EngineSettings,
     GatewaySettings,
+    GpuPageSettings,
     StoreSettings,
     targets,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "DiscoverySettings",
     "EngineSettings",
     "GatewaySettings",
+    "GpuPageSettings",
     "GpuSettings",
     "HttpSdSettings",
     "KernelLogSettings",
@@ -69,14 +71,28 @@ class GpuSettings(Record):
 
     enabled: bool = key(
         fields.boolean(),
-        "Read GPUs through NVML. With false only engines are monitored and the driver is never loaded.",
+        "Read GPUs through NVML. With false the driver is never loaded: GPUs come from pages, or only engines are "
+        "monitored.",
         default=True,
+        default_text="true; false with pages",
         aliases=("enable",),
     )
     interval: float = key(fields.duration(0.1, 60), "How often each GPU is read.", default=1.0)
     deadline: float = key(
         fields.duration(0, 60), "How long one exchange with the driver may take.", default=2.0, aliases=("timeout",)
     )
+    pages: tuple[GpuPageSettings, ...] = key(
+        targets(GpuPageSettings, "GPU exporters"),
+        "Other exporters on this node that GPUs are read from, in place of NVML or beside it; see "
+        "docs/gpu-exporters.md. A GPU that NVML reads as well is taken from NVML.",
+        default=(),
+        aliases=("exporters", "exporter", "dcgm", "targets"),
+    )
+
+
+def _finish_gpu(found: SectionResult) -> None:
+    if found.known("pages") and not found.given("enabled"):
+        found.values["enabled"] = False
 
 
 class KernelLogSettings(Record):
@@ -218,7 +234,10 @@ class Settings(Record):
         example="127.0.0.1:9854",
     )
     gpu: GpuSettings = key(
-        section(GpuSettings), "GPU telemetry.", default=GpuSettings(), aliases=("cards", "nvml", "driver", "devices")
+        section(GpuSettings, _finish_gpu),
+        "GPU telemetry.",
+        default=GpuSettings(),
+        aliases=("cards", "nvml", "driver", "devices"),
     )
     kernel_log: KernelLogSettings = key(
         section(KernelLogSettings),

@@ -1,4 +1,4 @@
-"""What is polled over HTTP: the records of ``engines``, ``gateways`` and ``stores``."""
+"""What is polled over HTTP: the records of ``engines``, ``gateways``, ``stores`` and ``gpu.pages``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from exporter.config.reader import INVALID, ListOf
 from exporter.config.section import Record, SectionResult, key, section
 from exporter.engines.tables import ENGINES
 from exporter.gateways.tables import GATEWAYS
+from exporter.gpu_pages.tables import GPU_EXPORTERS
 from exporter.stores.tables import STORES
 
 ENGINE_KINDS = tuple(engine.kind for engine in ENGINES)
 GATEWAY_KINDS = tuple(gateway.kind for gateway in GATEWAYS)
 STORE_KINDS = tuple(store.kind for store in STORES)
+GPU_EXPORTER_KINDS = tuple(exporter.kind for exporter in GPU_EXPORTERS)
 MAX_TARGETS = 256  # of each kind; one node never has as many, a generated file gone wrong may
 
 _DEFAULT_INTERVAL = 5.0
@@ -125,6 +127,23 @@ class StoreSettings(TargetSettings):
         "Store. With auto it is recognised from its metrics.",
         default="auto",
         aliases=("type", "store"),
+    )
+
+
+class GpuPageSettings(TargetSettings):
+    """Another exporter that reads GPUs."""
+
+    name: str = key(
+        fields.text("a name"),
+        "Its name in logs and in the label source, as gpu_page:NAME.",
+        default_text=_DEFAULT_NAME,
+        example="dcgm",
+    )
+    kind: str = key(
+        fields.choice("auto", *GPU_EXPORTER_KINDS),
+        "Exporter. With auto it is recognised from its metrics.",
+        default="auto",
+        aliases=("type", "exporter", "vendor"),
     )
 
 

@@ -170,7 +170,7 @@ def _daemon(snapshot: Snapshot) -> Iterator[Finding]:
     for status in snapshot.sources:
         kind, _, _ = status.source.partition(":")
         if (
-            kind not in {"discovery", "kernel_log", "nics", "nvml_events", "processes"}
+            kind not in {"discovery", "gpu_page", "kernel_log", "nics", "nvml_events", "processes"}
             or status.up
             or status.reason == "starting"
         ):

@@ -13,6 +13,7 @@ from exporter.diagnosis.xid_meanings import meaning
 from exporter.model import CardFacts, CardState, Signal
 from exporter.model.card import RECOVERY_ACTIONS
 from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind
+from exporter.model.gpu_page import EXPORTER_DOWN
 from exporter.model.sxid import FATAL_SEVERITY
 from exporter.model.text import Text
 from exporter.model.xid_catalog import Class, Xid, describe
@@ -126,7 +127,7 @@ def _out_of_service(view: View, card: CardState) -> _Words | None:
     reason, read_at = card.status.reason, card.last_read_at
     if reason in _CERTAIN:
         return _OUT_OF_SERVICE[reason]
-    if reason in {"starting", "released"}:
+    if reason in {"starting", "released", EXPORTER_DOWN}:
         return None
     if read_at is not None and view.snapshot.at - read_at >= limit.UNANSWERED_SECONDS:
         return _UNANSWERED

@@ -133,6 +133,7 @@ class Missing(str, Enum):
     BUSY = "busy"  # not read: another call into the driver does not return
     SLOW = "slow"  # not read lately: the GPU answers so slowly that there was no time
     CRASHED = "crashed"  # not read for a while: the driver crashed in the call
+    NOT_EXPORTED = "not_exported"  # the exporter that reads the GPU could tell it, and its page does not have it
     UNVERIFIED = "unverified"  # unit, meaning or number of wraps is not known (yet) with this driver
 
 

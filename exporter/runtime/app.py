@@ -156,6 +156,7 @@ class App:
             assignment=self._assignment,
             gateways=lambda: list(self.pollers.gateways.values()),
             stores=lambda: list(self.pollers.stores.values()),
+            gpu_pages=lambda: list(self.pollers.gpu_pages.values()),
             others=self._other_statuses,
             xids=self.events.view,
             sxids=self.events.switches,
@@ -317,7 +318,8 @@ class App:
     def _watch_kernel(self) -> None:
         """Follow the kernel log for XIDs; simulated cards have none in the log of the machine they run on."""
         log = self.settings.kernel_log
-        ours = self.cards is not None and (log.path is not None or not self._simulated)
+        nvidia = self.cards is not None or any(page.kind in ("auto", "dcgm") for page in self.settings.gpu.pages)
+        ours = nvidia and (log.path is not None or not self._simulated)
         self.events.watch(enabled=log.enabled and ours, path=log.path)
 
     def _watch_nics(self) -> None:
@@ -331,7 +333,7 @@ class App:
     def _apply_engines(self, wanted: Sequence[EngineSettings], *, after: float = 0.0) -> None:
         """Poll these engines from now on.  Called with the lock held."""
         self.pollers.poll(wanted, after=after)
-        others = (*self.settings.gateways, *self.settings.stores)
+        others = (*self.settings.gateways, *self.settings.stores, *self.settings.gpu.pages)
         intervals = [target.interval for target in (*wanted, *others)]
         shortest = intervals + ([self.settings.gpu.interval] if self.cards else [])
         self.publisher.interval = min([1.0, *shortest]) if shortest else 1.0
@@ -339,9 +341,10 @@ class App:
         self.assignments.refresh_now()
 
     def _apply_gateways(self) -> None:
-        """Poll the settings' gateways and stores from now on.  Called with the lock held."""
+        """Poll the settings' gateways, stores and GPU exporters from now on.  Called with the lock held."""
         self.pollers.watch(self.settings.gateways)
         self.pollers.watch_stores(self.settings.stores)
+        self.pollers.watch_gpu_pages(self.settings.gpu.pages)
         self.publisher.notify()
 
     def _on_discovery(self) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from exporter.derive.assignment import Assignment
+from exporter.derive.gpu_pages import all_cards, driver_of, xid_cards
 from exporter.derive.imbalance import group_imbalances, replica_imbalance
 from exporter.derive.links import TopologyTracker
 from exporter.derive.variance import variance_breakdowns
@@ -36,6 +37,7 @@ from exporter.model import (
     SxidCount,
     XidCount,
 )
+from exporter.model.gpu_page import GpuPageState
 from exporter.model.nic import NicEventCount, NicState
 from exporter.model.software import NodeSoftware
 from exporter.model.store import StoreState
@@ -83,6 +85,7 @@ class Publisher:
         assignment: Callable[[], Assignment],
         gateways: Callable[[], Sequence[PolledTarget[GatewayState]]] = tuple,
         stores: Callable[[], Sequence[PolledTarget[StoreState]]] = tuple,
+        gpu_pages: Callable[[], Sequence[PolledTarget[GpuPageState]]] = tuple,
         others: Callable[[], Sequence[SourceStatus]] = tuple,
         xids: Callable[[Sequence[CardState]], tuple[XidCount, ...]] = lambda _: (),
         sxids: Callable[[], tuple[SxidCount, ...]] = tuple,
@@ -115,7 +118,7 @@ class Publisher:
         self.reload_successful = True
         self.reload_unix_time: float | None = unix_now()
         self._cards, self._replicas, self._gateways, self._others = cards, replicas, gateways, others
-        self._stores = stores
+        self._stores, self._gpu_pages = stores, gpu_pages
         self._assignment, self._economy, self._stragglers = assignment, economy, stragglers
         self._xids, self._sxids, self._owners = xids, sxids, owners
         self._nics, self._nic_events, self._software = nics, nic_events, software
@@ -141,7 +144,9 @@ class Publisher:
         """Return a snapshot of what every source last read."""
         now = self._clock()
         view = self._cards.state(now) if self._cards is not None else None
-        cards = view.cards if view is not None else ()
+        exporters = self._gpu_pages()
+        pages = tuple(exporter.view(now) for exporter in exporters)
+        cards = all_cards(view.cards if view is not None else (), pages)
         others = self._others()  # before the replicas: a provider that is up has handed over its engines
         sources = self._replicas()
         replicas = tuple(source.view(now) for source in sources)
@@ -149,14 +154,15 @@ class Publisher:
         gateways = tuple(gateway.view(now) for gateway in watched)
         kept = self._stores()
         stores = tuple(store.view(now) for store in kept)
-        states: tuple[ReplicaState | GatewayState | StoreState, ...] = (*replicas, *gateways, *stores)
+        states: tuple[ReplicaState | GatewayState | StoreState | GpuPageState, ...]
+        states = (*replicas, *gateways, *stores, *pages)
         polled = [state.status for state in states]
         assignment = self._assignment()
-        statuses = [] if view is None else [view.status, *[card.status for card in cards]]
+        statuses = [*([view.status] if view is not None else []), *[card.status for card in cards]]
         return Snapshot(
             at=now,
             unix_time=self._unix_now(),
-            driver=view.driver if view is not None else None,
+            driver=driver_of(view.driver if view is not None else None, pages),
             cards=cards,
             removed=view.removed if view is not None else (),
             replicas=replicas,
@@ -170,34 +176,28 @@ class Publisher:
             economics=self._economy(cards, replicas, assignment.gpus),
             stragglers=self._stragglers(cards, assignment.gpus),
             topology=self._links.update(cards, assignment.gpus),
-            xids=self._xids(cards),
+            xids=self._xids(xid_cards(cards, pages)),
             sxids=self._sxids(),
             nics=self._nics(),
             nic_events=self._nic_events(),
             software=self._software(),
             sources=(*statuses, *polled, *others),
-            daemon=self._daemon(sources, watched, kept, polled, assignment),
+            daemon=self._daemon(
+                {"engines": sources, "gateways": watched, "stores": kept, "gpu_pages": exporters}, polled, assignment
+            ),
         )
 
     def _daemon(
         self,
-        replicas: Sequence[PolledTarget[ReplicaState]],
-        gateways: Sequence[PolledTarget[GatewayState]],
-        stores: Sequence[PolledTarget[StoreState]],
+        targets: Mapping[str, Sequence[PolledTarget[object]]],
         polled: Sequence[SourceStatus],
         assignment: Assignment,
     ) -> DaemonState:
-        """Return the daemon's own state; ``polled``: the health of the replicas, then of the gateways and stores."""
-        parse_warnings = [
-            *[source.parse_warnings for source in replicas],
-            *[source.parse_warnings for source in gateways],
-            *[source.parse_warnings for source in stores],
-        ]
+        """Return the daemon's own state; ``polled``: the health of all ``targets`` in their order."""
+        parse_warnings = [source.parse_warnings for sources in targets.values() for source in sources]
         restarts = dict(self._loop_restarts())
         restarts["publisher"] = self._restarts
-        restarts["engines"] = sum(source.loop_restarts for source in replicas)
-        restarts["gateways"] = sum(source.loop_restarts for source in gateways)
-        restarts["stores"] = sum(source.loop_restarts for source in stores)
+        restarts |= {name: sum(source.loop_restarts for source in sources) for name, sources in targets.items()}
         access = self._access()
         return DaemonState(
             config_reload_successful=self.reload_successful and access.last_load_successful,

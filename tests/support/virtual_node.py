@@ -77,7 +77,7 @@ class Gpus:
         ]
         self._topology = TopologyReader(driver).read({facts.uuid: calls.handle for calls, facts in opened})
         self.uuids = [driver.nvmlDeviceGetUUID(gpu.index) for gpu in world.gpus]
-        self.cards = ()
+        self.cards, self.removed = (), ()
 
     def state(self, now):
         return self

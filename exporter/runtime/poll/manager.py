@@ -1,4 +1,4 @@
-"""The pollers of replicas, gateways and stores: one for each target of the settings.
+"""The pollers of replicas, gateways, stores and GPU exporters: one for each target of the settings.
 
 A target is identified by name, kind and URL.  When anything else about it changes, its poller goes on with what it
 has read, so that a reload neither withdraws a healthy engine nor empties its windows.
@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from exporter.config import parsers
-from exporter.config.settings import EngineSettings, GatewaySettings, Settings, StoreSettings
+from exporter.config.settings import EngineSettings, GatewaySettings, GpuPageSettings, Settings, StoreSettings
 from exporter.config.targets import TargetSettings
 from exporter.derive.assignment import Endpoint
 from exporter.http.client.client import HttpClient, Target
 from exporter.model import COMMON_STAGES, LATENCIES, GatewayState
+from exporter.model.gpu_page import GpuPageState
 from exporter.model.store import StoreState
 from exporter.runtime.poll.loop import staggered
 from exporter.runtime.poll.target_poller import TargetPoller
@@ -26,13 +27,14 @@ from exporter.sources.own_host import is_local_host
 _Settings = TypeVar("_Settings", bound=TargetSettings)
 _GatewayPoller = TargetPoller[Any, Any, GatewayState]
 _StorePoller = TargetPoller[Any, Any, StoreState]
+_GpuPagePoller = TargetPoller[Any, Any, GpuPageState]
 _Poller = TypeVar("_Poller", bound=TargetPoller[Any, Any, Any])
 
 
 class PollerManager:
     """The pollers that run now.  The mappings are replaced whole, so that a reader never sees half a change.
 
-    Callers of ``use``, ``poll``, ``watch``, ``watch_stores`` and ``stop`` take turns.
+    Callers of ``use``, ``poll``, ``watch``, ``watch_stores``, ``watch_gpu_pages`` and ``stop`` take turns.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class PollerManager:
         self.replicas: dict[EngineSettings, ReplicaPoller] = {}
         self.gateways: dict[GatewaySettings, _GatewayPoller] = {}
         self.stores: dict[StoreSettings, _StorePoller] = {}
+        self.gpu_pages: dict[GpuPageSettings, _GpuPagePoller] = {}
         self._settings = settings
         self._notify = notify
         self._clock, self._unix_now = clock, unix_now
@@ -63,6 +66,8 @@ class PollerManager:
             gateway.stop()
         for store in self.stores.values():
             store.stop()
+        for page in self.gpu_pages.values():
+            page.stop()
 
     def endpoints(self) -> list[Endpoint]:
         """Return where replicas are polled."""
@@ -146,6 +151,25 @@ class PollerManager:
             )
 
         self.stores = self._replace(self.stores, wanted, make, config, self._clock())
+
+    # ------------------------------------------------------------------ GPU exporters
+
+    def watch_gpu_pages(self, wanted: Sequence[GpuPageSettings]) -> None:
+        """Poll these GPU exporters and no others; one that is polled already keeps its poller."""
+        if not (wanted or self.gpu_pages):
+            return
+        from exporter.runtime.gpu_page import GpuPageConfig, gpu_page_poller  # noqa: PLC0415 - most nodes have none
+
+        def config(page: GpuPageSettings) -> Any:
+            return GpuPageConfig(name=page.name, kind=page.kind, interval=page.interval)
+
+        def make(page: GpuPageSettings) -> _GpuPagePoller:
+            fetcher = HttpClient(_target(page))
+            return gpu_page_poller(
+                config(page), fetcher, on_update=self._notify, clock=self._clock, unix_now=self._unix_now
+            )
+
+        self.gpu_pages = self._replace(self.gpu_pages, wanted, make, config, self._clock())
 
     # ------------------------------------------------------------------ any
 

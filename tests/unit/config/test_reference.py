@@ -106,9 +106,10 @@ def test_every_line_of_the_example_can_be_switched_on():
         lines = re.sub(rf"^( *){other}:.*\n(\1  .*\n)*", "", text, flags=re.MULTILINE)
         parsed = settings.parse(lines, "example.yaml", {}, base=GOOD_BASE)
         assert fits(lines)
-        assert [getattr(endpoint, method) for endpoint in (*parsed.engines, *parsed.gateways, *parsed.stores)] != [
-            None
-        ] * 3
+        assert [
+            getattr(endpoint, method)
+            for endpoint in (*parsed.engines, *parsed.gateways, *parsed.stores, *parsed.gpu.pages)
+        ] != [None] * 4
     for path, _ in documented():
         assert re.search(rf"^ *(- )?{path[-1]}:", text, re.MULTILINE), path
 
@@ -132,7 +133,7 @@ def test_every_key_is_explained_and_every_optional_scalar_has_a_default_or_an_ex
         assert key.doc.endswith("."), path
         if not isinstance(key.reader, Section):
             assert key.required or key.example or key.default_words not in ("", "none") or path in [
-                ("engines",), ("gateways",), ("stores",), ("discovery", "http_sd"),
+                ("engines",), ("gateways",), ("stores",), ("gpu", "pages"), ("discovery", "http_sd"),
             ], path  # fmt: skip
 
 

@@ -15,6 +15,8 @@ from exporter.config.settings import (
     DiscoverySettings,
     EngineSettings,
     GatewaySettings,
+    GpuPageSettings,
+    GpuSettings,
     HttpSdSettings,
     KubernetesSettings,
     Settings,
@@ -62,6 +64,7 @@ def test_the_full_example_shows_every_key_that_exists():
     assert missing(BasicAuth, [shown["engines"][1]["basic_auth"]]) == set()
     assert missing(GatewaySettings, shown["gateways"]) == set()
     assert missing(StoreSettings, shown["stores"]) == set()
+    assert missing(GpuPageSettings, shown["gpu"]["pages"]) == set()
     for name in ("gpu", "kernel_log", "nics", "owners", "discovery", "costs", "log"):
         assert missing(type(getattr(Settings(), name)), [shown[name]]) == set()
     assert missing(KubernetesSettings, [shown["discovery"]["kubernetes"]]) == set()
@@ -70,13 +73,25 @@ def test_the_full_example_shows_every_key_that_exists():
 
 def test_the_full_example_states_the_true_defaults():
     full = settings.load(str(CONFIGS / "good" / "full.yaml"), {})
-    unsaid = {"agent_check", "web_config_file", "engines", "gateways", "stores", "costs", "discovery", "kernel_log"}
+    unsaid = {
+        "agent_check",
+        "web_config_file",
+        "engines",
+        "gateways",
+        "stores",
+        "gpu",
+        "costs",
+        "discovery",
+        "kernel_log",
+    }
     for name in Settings.__struct_fields__:
         if name not in unsaid:
             assert getattr(full, name) == getattr(Settings(), name), name
     assert full.kernel_log.enabled is Settings().kernel_log.enabled
     for name in ("processes", "ray", "ray_file"):
         assert getattr(full.discovery, name) == getattr(DiscoverySettings(), name), name
+    for name in ("enabled", "interval", "deadline"):
+        assert getattr(full.gpu, name) == getattr(GpuSettings(), name), name
     for name in ("enabled", "interval"):
         assert getattr(full.discovery.kubernetes, name) == getattr(KubernetesSettings(), name), name
 

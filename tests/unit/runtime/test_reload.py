@@ -78,6 +78,10 @@ CHANGES: dict[str, tuple[str, str]] = {
     "gpu.enabled": ("gpu: {enabled: true}", "gpu: {enabled: false}"),
     "gpu.interval": ("gpu: {interval: 1s}", "gpu: {interval: 3s}"),
     "gpu.deadline": ("gpu: {deadline: 1s}", "gpu: {deadline: 3s}"),
+    **{
+        f"gpu.{key}": tuple(f"gpu: {{enabled: false, {text}}}" for text in texts)
+        for key, texts in _endpoint("pages", kind=("kind: dcgm", "kind: auto")).items()
+    },
     "kernel_log.enabled": ("kernel_log: {enabled: false}", "kernel_log: {enabled: true}"),
     "kernel_log.path": ("kernel_log: {path: SECRET}", "kernel_log: {path: OTHER}"),
     "owners.enabled": ("owners: {enabled: true}", "owners: {enabled: false}"),
@@ -178,6 +182,7 @@ def in_use(app, log):
         "engines": [(made_of, poller.config) for made_of, poller in app.pollers.replicas.items()],
         "gateways": list(app.pollers.gateways),
         "stores": list(app.pollers.stores),
+        "gpu_pages": list(app.pollers.gpu_pages),
         "discovery": {name: loop.config for name, loop in app.discovery._loops.items()},
         "owners": (app.assignments._names_owners(), app.dcgm._with_pods()),
         "processes": app.assignments._on_engines is not None,

@@ -1,0 +1,18 @@
+"""GPU exporters: a new one is one file here, and one word in ``GPU_EXPORTERS``; all that lists them follows."""
+
+from __future__ import annotations
+
+from exporter.gpu_pages.gpu_exporter import GpuExporter
+from exporter.gpu_pages.tables.dcgm import DCGM
+
+GPU_EXPORTERS: tuple[GpuExporter, ...] = (DCGM,)
+
+
+def by_kind(kind: str) -> GpuExporter | None:
+    """Return the GPU exporter of that kind, None when there is none."""
+    return next((exporter for exporter in GPU_EXPORTERS if exporter.kind == kind), None)
+
+
+def recognise(body: bytes) -> GpuExporter | None:
+    """Return the GPU exporter whose page this is, None when no known kind matches."""
+    return next((exporter for exporter in GPU_EXPORTERS if exporter.matches(body)), None)
