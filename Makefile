@@ -111,6 +111,10 @@ $(VENV)/.test: pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test]'
 	touch $@ $(VENV)/.run
 
+# Helm and kubectl for the tests and releases, 128 MB.
+$(BIN)/helm: $(VENV)/.test
+	$(BIN)/python -m tests.support.helm_program $(BIN)
+
 # Only what builds: neither the tests' packages nor the daemon's.
 $(VENV)/.dist: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

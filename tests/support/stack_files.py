@@ -20,7 +20,7 @@ _KNOWN = {
     "apiVersion", "kind", "namespace", "resources", "configMapGenerator", "labels", "images", "patches"
 }  # fmt: skip
 _QUICK = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_WITHOUT_NAMESPACE = {"Namespace", "ClusterRole", "ClusterRoleBinding"}
+_WITHOUT_NAMESPACE = {"Namespace", "ClusterRole", "ClusterRoleBinding", "PriorityClass"}
 _MERGE_KEYS = {"volumeMounts": "mountPath"}
 
 

@@ -7,6 +7,7 @@ import fcntl
 import os
 import pathlib
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -20,9 +21,9 @@ NAMES = {
 
 
 def tool(name: str) -> str:
-    """Return the path of a program that no Python package brings; skip without it, but never in CI."""
+    """Return the path of a program that is installed or in the virtual environment; skip without it, but never in CI."""
     for candidate in NAMES.get(name, (name,)):
-        if path := shutil.which(candidate):
+        if path := shutil.which(candidate) or shutil.which(candidate, path=pathlib.Path(sys.executable).parent):
             return path
     if CI:
         pytest.fail(f"{name} is missing, and CI must not skip")

@@ -1,0 +1,104 @@
+{{- define "shardwatch.fullname" -}}
+{{- $default := ternary .Release.Name (printf "%s-shardwatch" .Release.Name) (contains "shardwatch" .Release.Name) -}}
+{{- .Values.fullnameOverride | default $default | trunc 52 | trimSuffix "-" -}}
+{{- end }}
+
+{{- define "shardwatch.selector" -}}
+app.kubernetes.io/name: shardwatch
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "shardwatch.labels" -}}
+{{ include "shardwatch.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "shardwatch.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (ternary (include "shardwatch.fullname" .) "default" .Values.serviceAccount.create) -}}
+{{- end }}
+
+{{- define "shardwatch.priorityClass" -}}
+{{- $name := .Values.priorityClass.name -}}
+{{- if and (hasPrefix "system-" $name) (or .Values.priorityClass.create (ne .Release.Namespace "kube-system")) -}}
+{{- fail (printf "priorityClass.name: %s exists already, and many clusters admit it in the namespace kube-system only: set priorityClass.create to false and install there, or remove the name" $name) -}}
+{{- end -}}
+{{- $name | default (ternary (include "shardwatch.fullname" .) "" .Values.priorityClass.create) -}}
+{{- end }}
+
+{{- define "shardwatch.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{- define "shardwatch.scheme" -}}
+{{- ternary "https" "http" (and (ne .Values.web.secretName "") .Values.web.tls) -}}
+{{- end }}
+
+{{- define "shardwatch.config" -}}
+{{- $config := deepCopy .Values.config -}}
+{{- if .Values.web.secretName -}}
+{{- $config = merge $config (dict "web_config_file" "/etc/shardwatch-web/web.yml" "unauthenticated_health" true) -}}
+{{- end -}}
+{{- toYaml $config -}}
+{{- end }}
+
+{{- define "shardwatch.securityContext" -}}
+{{- if .Values.securityContext -}}
+{{ toYaml .Values.securityContext }}
+{{- else if eq .Values.access "kernelLog" -}}
+privileged: true
+runAsUser: 0
+readOnlyRootFilesystem: true
+{{- else if eq .Values.access "none" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+readOnlyRootFilesystem: true
+allowPrivilegeEscalation: false
+capabilities: {drop: [ALL]}
+seccompProfile: {type: RuntimeDefault}
+{{- else -}}
+# Kubernetes grants capabilities to root only.
+runAsUser: 0
+readOnlyRootFilesystem: true
+allowPrivilegeEscalation: false
+capabilities: {drop: [ALL], add: [SYS_PTRACE, DAC_READ_SEARCH]}
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+{{- end }}
+
+{{- define "shardwatch.probe" -}}
+httpGet: {path: {{ .path }}, port: metrics{{ if eq .scheme "https" }}, scheme: HTTPS{{ end }}}
+{{- end }}
+
+{{/* What is scraped: an endpoint of a ServiceMonitor or of a PodMonitor. */}}
+{{- define "shardwatch.endpoint" -}}
+port: metrics
+interval: {{ .Values.scrape.interval }}
+scrapeTimeout: {{ .Values.scrape.timeout }}
+{{- if eq (include "shardwatch.scheme" .) "https" }}
+scheme: https
+{{- end }}
+{{- with .Values.scrape.tlsConfig }}
+tlsConfig: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.scrape.basicAuth }}
+basicAuth: {{- toYaml . | nindent 2 }}
+{{- end }}
+honorLabels: true  # pod, namespace and container of gpu_owner_info are those of the GPU, not of the daemon
+relabelings:
+  # Dashboards and alerts are about nodes; a pod's address changes with each restart.
+  - {sourceLabels: [__meta_kubernetes_pod_node_name], targetLabel: instance}
+{{- end }}
+
+{{/* An object of a generated file, with the release's namespace and labels: a dict of root and manifest. */}}
+{{- define "shardwatch.adopted" -}}
+{{- $labels := include "shardwatch.labels" .root | fromYaml -}}
+{{- $_ := set .manifest.metadata "namespace" .root.Release.Namespace -}}
+{{- $_ := set .manifest.metadata "labels" (merge $labels .manifest.metadata.labels) -}}
+{{- toYaml .manifest -}}
+{{- end }}
