@@ -365,7 +365,7 @@ def test_generated_files_are_linked_and_not_copied():
     linked = {path for path in (CHART / "files").rglob("*") if not path.is_dir()}
     assert len(linked) == 6
     for path in linked:
-        assert path.is_symlink() or not (stack_files.ROOT / ".git").exists(), "an sdist has copies"
+        assert path.is_symlink()
         assert path.resolve().is_relative_to(stack_files.ROOT)
 
 
