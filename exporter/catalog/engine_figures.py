@@ -93,8 +93,9 @@ def _above_top(stages: tuple[Stage, ...], windows: Windows) -> ReadSamples:
         for replica, label, figures in windows(snapshot):
             for stage in stages:
                 latency = figures.latency.get(stage)
-                if latency is not None and latency.overflow_ratio is not None:
-                    yield (*replica.labels, stage.value, label), latency.overflow_ratio
+                ratio = None if latency is None else latency.overflow_ratio
+                if ratio or (ratio is not None and stage in COMMON_STAGES):
+                    yield (*replica.labels, stage.value, label), ratio
 
     return read
 
@@ -157,7 +158,7 @@ LATENCY = (
         "latency_above_top_bucket",
         _above_top(COMMON_STAGES, _longest),
         "Ratio of the window's observations beyond the last finite bucket bound, where quantiles are truncated. "
-        "For the longest window only; the full set has all stages.",
+        "For the longest window only; the full set has the other stages while the ratio is above 0.",
         "stage",
         "window",
         unit=Unit.RATIO,

@@ -48,8 +48,8 @@ def _missing(*, unsupported: bool) -> ReadSamples:
 
 
 def _replaced(absent: Signal, reading: CardReading) -> bool:
-    """Return whether a newer signal replaces it, such as row remapping, which replaces retired pages."""
-    if absent in {Signal.NVLINK_CRC_FLIT, Signal.NVLINK_CRC_DATA}:
+    """Return whether another signal replaces it, such as row remapping, which replaces retired pages."""
+    if absent in {Signal.NVLINK_CRC_FLIT, Signal.NVLINK_CRC_DATA, Signal.C2C_MODE}:  # C2C: absent links say it
         return True
     return absent in _OF_RETIRING and Signal.ROW_REMAP_PENDING in reading.signals
 
@@ -93,6 +93,19 @@ def _recovery(snapshot: Snapshot) -> Iterator[Sample]:
             yield (*labels, RECOVERY_ACTIONS[int(number)] if known else f"{number:g}"), 1.0
 
 
+def _ecc_pending(snapshot: Snapshot) -> Iterator[Sample]:
+    for labels, reading in readings(snapshot):
+        pending = reading.signals.get(Signal.ECC_MODE_PENDING)
+        if pending is not None and pending != reading.signals.get(Signal.ECC_MODE):
+            yield labels, pending
+
+
+def _banks(snapshot: Snapshot) -> Iterator[Sample]:
+    for labels, banks in signals(_SPARE_ROWS)(snapshot):
+        if banks:
+            yield labels, banks
+
+
 _CLOCKS: Which = {
     ("sm",): Signal.CLOCK_SM,
     ("memory",): Signal.CLOCK_MEMORY,
@@ -105,12 +118,7 @@ _CLOCK_LIMITS: Which = {
     ("graphics",): Signal.CLOCK_MAX_GRAPHICS,
     ("video",): Signal.CLOCK_MAX_VIDEO,
 }
-_APPLICATION_CLOCKS: Which = {
-    ("sm",): Signal.CLOCK_APPLICATION_SM,
-    ("memory",): Signal.CLOCK_APPLICATION_MEMORY,
-}
 _POWER_LIMITS: Which = {
-    ("requested",): Signal.POWER_LIMIT_REQUESTED,
     ("default",): Signal.POWER_LIMIT_DEFAULT,
     ("min",): Signal.POWER_LIMIT_MIN,
     ("max",): Signal.POWER_LIMIT_MAX,
@@ -131,13 +139,10 @@ _ECC_AGGREGATE: Which = {
     ("uncorrected", "aggregate"): Signal.ECC_UNCORRECTED_AGGREGATE,
 }
 _SRAM: Which = {
-    ("corrected", "volatile"): Signal.SRAM_CORRECTED_VOLATILE,
-    ("uncorrected", "volatile"): Signal.SRAM_UNCORRECTED_VOLATILE,
-    ("corrected", "aggregate"): Signal.SRAM_CORRECTED_AGGREGATE,
-    ("uncorrected", "aggregate"): Signal.SRAM_UNCORRECTED_AGGREGATE,
+    ("corrected",): Signal.SRAM_CORRECTED_AGGREGATE,
+    ("uncorrected",): Signal.SRAM_UNCORRECTED_AGGREGATE,
 }
 _SPARE_ROWS: Which = {
-    ("max",): Signal.ROW_REMAP_BANKS_MAX,
     ("high",): Signal.ROW_REMAP_BANKS_HIGH,
     ("partial",): Signal.ROW_REMAP_BANKS_PARTIAL,
     ("low",): Signal.ROW_REMAP_BANKS_LOW,
@@ -319,8 +324,7 @@ HEAT_AND_POWER = (
     GPU.gauge(
         "power_limit_setting",
         signals(_POWER_LIMITS),
-        f"Power limits that gpu_power_limit_watts follows from: {words(_POWER_LIMITS)}. What is requested lies "
-        "between min and max; a GPU may enforce less.",
+        f"Power limits between which gpu_power_limit_watts can be set: {words(_POWER_LIMITS)}.",
         "limit",
         unit=Unit.WATTS,
         series=SeriesSet.FULL,
@@ -359,9 +363,9 @@ CLOCKS = (
     ),
     GPU.gauge(
         "clock_application",
-        signals(_APPLICATION_CLOCKS),
-        f"Clock that applications run at, as far as power and temperature allow, by domain: "
-        f"{words(_APPLICATION_CLOCKS)}; absent where the driver has no such setting.",
+        signals({("sm",): Signal.CLOCK_APPLICATION_SM}),
+        "Clock that applications run at, as far as power and temperature allow; absent where the driver has no such "
+        "setting.",
         "domain",
         unit=Unit.HERTZ,
         series=SeriesSet.FULL,
@@ -408,16 +412,15 @@ HEALTH = (
     ),
     GPU.gauge(
         "ecc_enabled_pending",
-        signal(Signal.ECC_MODE_PENDING),
-        "1 when ECC will be on after the next reset of the GPU.",
+        _ecc_pending,
+        "1 when the next reset of the GPU turns ECC on, 0 when it turns it off; absent where it changes nothing.",
         series=SeriesSet.FULL,
     ),
     GPU.counter(
         "sram_ecc_errors",
         signals(_SRAM),
-        "ECC errors in SRAM (caches, register files); scopes as in gpu_ecc_errors_total.",
+        "ECC errors in SRAM (caches, register files) over the GPU's lifetime.",
         "error",
-        "scope",
         series=SeriesSet.FULL,
     ),
     GPU.gauge(
@@ -444,9 +447,9 @@ HEALTH = (
     ),
     GPU.gauge(
         "row_remap_banks",
-        signals(_SPARE_ROWS),
-        f"Banks of memory by the spare rows that they have left: {words(_SPARE_ROWS)}. In a bank with none, the next "
-        "uncorrectable error cannot be remapped.",
+        _banks,
+        f"Banks of memory that have used spare rows, by those that they have left: {words(_SPARE_ROWS)}. In a bank "
+        "with none, the next uncorrectable error cannot be remapped. Absent where there is no such bank.",
         "spare_rows",
         series=SeriesSet.FULL,
     ),

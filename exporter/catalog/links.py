@@ -66,15 +66,6 @@ def _nvlink_errors(snapshot: Snapshot) -> Iterator[Sample]:
             yield (*labels, kind), count
 
 
-def _link_bytes(direction: int) -> ReadSamples:
-    def read(snapshot: Snapshot) -> Iterator[Sample]:
-        for labels, reading in readings(snapshot):
-            for link, counted in reading.nvlink_bytes.items():
-                yield (*labels, str(link)), counted[direction]
-
-    return read
-
-
 def _c2c_errors(snapshot: Snapshot) -> Iterator[Sample]:
     for labels, reading in readings(snapshot):
         for kind, count in reading.c2c_errors.items():
@@ -141,22 +132,6 @@ LINKS = (
         signal(Signal.NVLINK_RECEIVE),
         "Bytes received over all NVLinks; absent without any.",
         unit=Unit.BYTES,
-    ),
-    GPU.counter(
-        "nvlink_link_transmit",
-        _link_bytes(0),
-        "Bytes sent over one active NVLink, read every 10 s.",
-        "link",
-        unit=Unit.BYTES,
-        series=SeriesSet.FULL,
-    ),
-    GPU.counter(
-        "nvlink_link_receive",
-        _link_bytes(1),
-        "Bytes received over one active NVLink, read every 10 s.",
-        "link",
-        unit=Unit.BYTES,
-        series=SeriesSet.FULL,
     ),
     GPU.counter(
         "nvlink_errors", _nvlink_errors, "NVLink errors over all links, by type.", "type", series=SeriesSet.FULL

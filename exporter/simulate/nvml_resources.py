@@ -8,8 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from exporter.simulate.gpu import SimulatedGpu
+from exporter.simulate.nvml_fields import remapped_rows
 
-_BANKS = 640  # of memory, each with all of its spare rows
+_BANKS = 640  # of memory
 _BAR1_USED = 24 << 20  # bytes; hardly anything of it is mapped
 
 
@@ -53,8 +54,8 @@ def resource_functions(gpu_of: Callable[[Any], SimulatedGpu]) -> tuple[Callable[
         return [1, 1]
 
     def spare_rows(handle: Any) -> SimpleNamespace:
-        gpu_of(handle)
-        return SimpleNamespace(max=_BANKS, high=0, partial=0, low=0, none=0)
+        used = remapped_rows(gpu_of(handle))  # each in another bank
+        return SimpleNamespace(max=_BANKS - used, high=used, partial=0, low=0, none=0)
 
     def sram_errors(handle: Any, reference: Any) -> int:
         gpu_of(handle)  # the structure was made with zeros: no errors

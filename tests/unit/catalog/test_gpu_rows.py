@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from exporter.catalog import metrics
 from exporter.catalog.spec import Metric
 from exporter.model import CardReading, CardState, Missing, Signal, Snapshot
@@ -16,6 +18,10 @@ def rows(metric: Metric, *cards: CardState) -> list[tuple[str, ...]]:
     sources = tuple(gpu.status for gpu in cards)
     read = metric.read_full or metric.read
     return [labels for labels, _ in read(Snapshot(at=1.0, unix_time=1.0, cards=cards, sources=sources))]
+
+
+def values(metric: Metric, *cards: CardState) -> list[float]:
+    return [value for _, value in metric.read(Snapshot(at=1.0, unix_time=1.0, cards=cards))]
 
 
 def without(why: Missing, **signals: float) -> CardState:
@@ -53,3 +59,21 @@ def test_gpus_are_sources_where_no_row_of_their_own_says_it():
     assert rows(metrics.SHARDWATCH_SOURCE_UP, lost) == []
     assert rows(metrics.SHARDWATCH_SOURCE_HUNG, lost) == [("gpu:GPU-0000",)]
     assert rows(metrics.SHARDWATCH_SOURCE_DOWN_INFO, lost) == [("gpu:GPU-0000", "lost")]
+
+
+@pytest.mark.parametrize(
+    ("mode", "pending", "shown"), [(1.0, 1.0, []), (0.0, 0.0, []), (1.0, 0.0, [0.0]), (0.0, 1.0, [1.0])]
+)
+def test_the_ecc_mode_of_the_next_reset_is_shown_where_it_changes_the_mode(mode, pending, shown):
+    gpu = card(ecc_mode=mode, ecc_mode_pending=pending)
+    assert values(metrics.GPU_ECC_ENABLED_PENDING, gpu) == shown
+
+
+def test_only_banks_that_have_used_spare_rows_have_a_series():
+    banks = {"row_remap_banks_max": 639.0, "row_remap_banks_high": 0.0, "row_remap_banks_none": 1.0}
+    assert rows(metrics.GPU_ROW_REMAP_BANKS, card(**banks)) == [("0", "GPU-0000", "none")]
+
+
+def test_a_gpu_without_c2c_links_does_not_miss_their_mode():
+    reading = CardReading(at=1.0, signals={}, missing={Signal.C2C_MODE: Missing.UNSUPPORTED})
+    assert rows(metrics.GPU_SIGNAL_MISSING_INFO, replace(card(), reading=reading)) == []
