@@ -1,4 +1,4 @@
-"""Metrics of the daemon itself; ``process_*`` comes from prometheus-client, see sources/process_metrics."""
+"""Metrics of the daemon itself; ``process_*`` and ``python_*`` are in sources/process_metrics."""
 
 from __future__ import annotations
 

@@ -269,8 +269,6 @@ class App:
         self.publisher.notify()
 
     def _publish(self, snapshot: Snapshot) -> None:
-        if self.pages.age() is not None:  # the first response is not to wait for a library
-            process_metrics.load()
         self.pages.publish(snapshot)
         self.dcgm.publish(snapshot)
         if self.history is not None:

@@ -179,7 +179,6 @@ def test_any_label_value_survives_both_formats(name, model):
 
 
 def test_promtool_finds_nothing_to_complain_about(promtool):
-    process_metrics.load()
     page = render() + process_metrics.exposition(False)
     result = subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stdout + result.stderr) == (0, "")
