@@ -488,9 +488,10 @@ def test_a_call_that_hangs_does_not_keep_the_gpus_from_being_released(result_of)
 
 @scenario
 def microseconds(start_node):
-    node = start_node("microseconds", cards=1, plan=["unit 1e6"])
-    node.until(lambda page: page.up(0))
-    early = node.page()
+    standing = [f"field * {number} q 123456789" for number in (74, 269)]  # their unit cannot be seen
+    node = start_node("microseconds", cards=1, plan=standing)
+    early = node.until(lambda page: page.up(0) and "clock_event_time" in page.missing(0))
+    node.plan("unit 1e6")
     node.until(lambda page: page.all("gpu_clock_event_seconds_total", reason="sw_thermal_slowdown"))
     first, begun = node.page(), time.monotonic()
     page = node.during(3.0)[-1]
