@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 
-class _Family(Struct, frozen=True):
+class _ProcessFamily(Struct, frozen=True):
     name: str
     kind: str
     help: str
@@ -29,7 +29,7 @@ _PYTHON_LABELS = (
     f'{{implementation="{platform.python_implementation()}",major="{_MAJOR}",minor="{_MINOR}",patchlevel="{_PATCH}",'
     f'version="{platform.python_version()}"}}'
 )
-_PYTHON = _Family("python_info", "gauge", "The Python interpreter.", ((_PYTHON_LABELS, 1.0),))
+_PYTHON = _ProcessFamily("python_info", "gauge", "The Python interpreter.", ((_PYTHON_LABELS, 1.0),))
 _GC = (
     ("collected", "python_gc_objects_collected", "Objects that the garbage collector freed."),
     ("uncollectable", "python_gc_objects_uncollectable", "Objects that the garbage collector could not free."),
@@ -48,7 +48,7 @@ def exposition(openmetrics: bool) -> str:  # noqa: FBT001 - the renderer hands o
     return "".join(out)
 
 
-def _process() -> Iterator[_Family]:
+def _process() -> Iterator[_ProcessFamily]:
     with contextlib.suppress(OSError):
         with open("/proc/self/stat", "rb") as file:
             numbers = [int(field) for field in file.read().rpartition(b")")[2].split()[1:]]
@@ -60,7 +60,9 @@ def _process() -> Iterator[_Family]:
         started = _boot_time() + numbers[18] / ticks
         yield _gauge("process_start_time_seconds", "Unix time at which the process started.", started)
         used = (numbers[10] + numbers[11]) / ticks
-        yield _Family("process_cpu_seconds", "counter", "User and system CPU time of the process.", (("", used),))
+        yield _ProcessFamily(
+            "process_cpu_seconds", "counter", "User and system CPU time of the process.", (("", used),)
+        )
     with contextlib.suppress(OSError):
         yield _gauge("process_open_fds", "Open file descriptors.", len(os.listdir("/proc/self/fd")))
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -77,12 +79,12 @@ def _boot_time() -> float:
     raise OSError("/proc/stat has no btime")
 
 
-def _collector() -> Iterator[_Family]:
+def _collector() -> Iterator[_ProcessFamily]:
     generations = gc.get_stats()
     for key, name, help_ in _GC:
         samples = ((f'{{generation="{number}"}}', float(stats[key])) for number, stats in enumerate(generations))
-        yield _Family(name, "counter", help_, tuple(samples))
+        yield _ProcessFamily(name, "counter", help_, tuple(samples))
 
 
-def _gauge(name: str, help_: str, value: float) -> _Family:
-    return _Family(name, "gauge", help_, (("", float(value)),))
+def _gauge(name: str, help_: str, value: float) -> _ProcessFamily:
+    return _ProcessFamily(name, "gauge", help_, (("", float(value)),))
