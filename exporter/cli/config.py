@@ -51,7 +51,10 @@ def web_hints(settings: Settings, unix_now: float) -> list[str]:
 
 def summary(settings: Settings) -> str:
     """Return what a configuration monitors, in a few words."""
-    gpus = "GPUs through NVML" if settings.gpu.enabled else "no GPUs"
+    pages = len(settings.gpu.pages)
+    sources = ["NVML"] if settings.gpu.enabled else []
+    sources += [f"{pages} exporter{'s' * (pages != 1)}"] if pages else []
+    gpus = f"GPUs through {' and '.join(sources)}" if sources else "no GPUs"
     engines, gateways = len(settings.engines), len(settings.gateways)
     listed = f"{engines} engine{'s' * (engines != 1)} and {gateways} gateway{'s' * (gateways != 1)} configured"
     found = ", ".join(_discovered(settings.discovery))

@@ -14,7 +14,7 @@ from exporter.model import EMPTY, Signal
 class Part(str, Enum):
     """A part of a reading that has several numbers by a word; the value is the field of ``CardReading``."""
 
-    CLOCK_EVENTS = "clock_events"  # a mask of bits, see CLOCK_EVENT_BITS
+    CLOCK_EVENTS = "clock_events"  # by reason, > 0 while active; without a word a mask of bits, see CLOCK_EVENT_BITS
     CLOCK_EVENT_SECONDS = "clock_event_seconds"
     POLICY_SECONDS = "policy_seconds"
     NVLINK_ERRORS = "nvlink_errors"
@@ -64,8 +64,8 @@ class GpuField(_GpuRow, frozen=True, kw_only=True):
 class GpuExporter(Struct, frozen=True, kw_only=True):
     """A kind of GPU exporter: how to recognise its page, which labels identify a GPU, and what its names mean.
 
-    Each of the labels is a tuple: the first of them that a series has counts.  Without ``uuid`` and ``serial`` a GPU
-    is identified by kind and index.
+    Each of the labels is a tuple: the first of them that a series has counts.  A GPU without ``uuid`` is identified
+    by kind and index; one without ``index`` is numbered by its PCI address.
     """
 
     kind: str
@@ -73,7 +73,7 @@ class GpuExporter(Struct, frozen=True, kw_only=True):
     vendor: str
     marks: tuple[str, ...]  # beginnings of sample names that only this kind has
     fields: tuple[GpuField, ...]
-    index: tuple[str, ...]
+    index: tuple[str, ...] = ()
     uuid: tuple[str, ...] = ()
     serial: tuple[str, ...] = ()
     name: tuple[str, ...] = ()
@@ -82,13 +82,16 @@ class GpuExporter(Struct, frozen=True, kw_only=True):
     partition: tuple[str, ...] = ()  # number of a partition of a GPU that shares its identity with others
     instance: tuple[str, ...] = ()  # id of a MIG instance
     profile: tuple[str, ...] = ()  # of a MIG instance
+    info: tuple[str, ...] = ()  # samples that are read for their labels alone
+    processes: tuple[str, str] = ("", "")  # sample of a process's memory in MiB, and the label with its pid
     xids: bool = False  # NVIDIA's GPUs, whose errors are in the kernel log
     hint: str  # where its metrics are
     setup: str = ""  # what to configure there, a sentence
 
     def wanted_names(self) -> frozenset[str]:
         """Return every sample name whose value is needed."""
-        return frozenset(name for row in self.fields for name in row.names)
+        named = (name for row in self.fields for name in row.names)
+        return frozenset({*named, *self.info, self.processes[0]} - {""})
 
     def signals(self) -> frozenset[Signal]:
         """Return every signal that this kind may tell."""

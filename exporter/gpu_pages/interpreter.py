@@ -17,11 +17,15 @@ from exporter.engines.parse.line import Series
 from exporter.engines.parse.text import PageReader
 from exporter.errors import PageError
 from exporter.gpu_pages.gpu_exporter import PART_SIGNALS, GpuExporter, GpuField, Merge, Part, limits
-from exporter.model import CardFacts, CardReading, DriverFacts, MigInstance, Missing, Signal
+from exporter.model import CardFacts, CardProcess, CardReading, DriverFacts, MigInstance, Missing, Signal
 from exporter.model.clock_events import CLOCK_EVENT_BITS
 from exporter.model.gpu_page import GpuPageReading, PageGpu
 
+MAX_PROCESSES = 256  # of one GPU
+MAX_DIGITS = 9  # of an index or a pid
 MAX_GPUS = 128  # of one page, instances and partitions included; 16 GPUs with 7 instances each fit
+
+_NOTHING = frozenset(("", "NA", "N/A", "na", "n/a", "none"))  # how exporters write that a label has no value
 
 # What no page tells in a form of its own: parts, and what is only ever missing.
 _NEVER_SINGLE = frozenset({*PART_SIGNALS.values(), Signal.C2C_ERRORS, Signal.INSTANCES})
@@ -39,6 +43,7 @@ class _NumberSource(Struct):
 class _CompiledGpu(Struct):
     facts: CardFacts
     sources: list[_NumberSource] = field(default_factory=list)
+    processes: list[tuple[int, int]] = field(default_factory=list)  # pid, position of its memory
 
 
 class GpuPageInterpreter:
@@ -87,8 +92,10 @@ class GpuPageInterpreter:
             else:
                 signals[target] = value
         _complete_memory(signals)
-        mask = parts.pop(Part.CLOCK_EVENTS, {}).get("")
-        events = {} if mask is None else {reason: bool(int(mask) & bit) for reason, bit in CLOCK_EVENT_BITS.items()}
+        active = parts.pop(Part.CLOCK_EVENTS, {})
+        mask = active.pop("", None)
+        bits = {} if mask is None else {reason: bool(int(mask) & bit) for reason, bit in CLOCK_EVENT_BITS.items()}
+        events = bits | {reason: share > 0 for reason, share in active.items()}
         more: dict[str, Any] = {part.value: found for part, found in parts.items()}
         known = {*signals, *(PART_SIGNALS[part] for part in parts if part in PART_SIGNALS)}
         known |= {Signal.CLOCK_EVENTS} if events else set()
@@ -97,6 +104,7 @@ class GpuPageInterpreter:
             signals=signals,
             missing=self._missing(known, invalid),
             clock_events=events,
+            processes=_processes(gpu, numbers) if Signal.PROCESSES in signals else None,
             **more,
         )
 
@@ -121,8 +129,13 @@ class GpuPageInterpreter:
         for position, one in enumerate(layout.series()):
             identity = self._facts(one.labels)
             if identity is None:
-                self._dropped["no_gpu_label"] += 1
-            elif identity.uuid not in facts and len(facts) >= MAX_GPUS:
+                continue  # about the node, or about something that is no GPU
+            known = facts.get(identity.uuid)
+            if known is not None and known.index != identity.index:
+                identity = replace(
+                    identity, uuid=f"{identity.uuid}/{identity.index}"
+                )  # a name that several GPUs have
+            if identity.uuid not in facts and len(facts) >= MAX_GPUS:
                 self._dropped["too_many_gpus"] += 1
             else:
                 facts[identity.uuid] = _richer(facts.get(identity.uuid), identity)
@@ -130,18 +143,16 @@ class GpuPageInterpreter:
                 version = _label(one.labels, self.exporter.driver)
                 if version and self._driver is None:
                     self._driver = DriverFacts(driver_version=version)
-        self._gpus = [
-            _CompiledGpu(facts=facts[uuid], sources=_sources(self.exporter, series))
-            for uuid, series in by_gpu.items()
-        ]
-        self._gpus = _numbered([*self._parents(facts), *self._gpus])
+        if not self.exporter.index:
+            facts = _indexed(facts)
+        found = [_compiled(self.exporter, facts[uuid], series) for uuid, series in by_gpu.items()]
+        self._gpus = _numbered([*self._parents(facts), *found])
 
     def _facts(self, labels: Mapping[str, str]) -> CardFacts | None:
         """Return what the labels tell of the GPU, None when they name none."""
         exporter = self.exporter
         index = _number(_label(labels, exporter.index))
-        serial = _label(labels, exporter.serial)
-        identity = _label(labels, exporter.uuid) or serial
+        identity = _label(labels, exporter.uuid)
         if not identity and index is None:
             return None
         uuid = identity or f"{exporter.kind}-{index}"
@@ -153,7 +164,7 @@ class GpuPageInterpreter:
             uuid=uuid,
             name=_label(labels, exporter.name),
             pci_bus_id=_label(labels, exporter.pci),
-            serial=serial,
+            serial=_label(labels, exporter.serial),
         )
         instance = _number(_label(labels, exporter.instance))
         return facts if instance is None else _instance(facts, instance, _label(labels, exporter.profile))
@@ -205,16 +216,40 @@ def _richer(before: CardFacts | None, now: CardFacts) -> CardFacts:
     return replace(before, **{name: getattr(before, name) or getattr(now, name) for name in names})
 
 
+def _indexed(facts: Mapping[str, CardFacts]) -> dict[str, CardFacts]:
+    """Return the GPUs numbered by PCI address: their exporter does not number them."""
+    order = sorted(facts, key=lambda uuid: (facts[uuid].pci_bus_id, uuid))
+    return {uuid: replace(facts[uuid], index=index) for index, uuid in enumerate(order)}
+
+
+def _compiled(exporter: GpuExporter, facts: CardFacts, series: Sequence[tuple[int, Series]]) -> _CompiledGpu:
+    name, label = exporter.processes
+    rows = [(_number(one.labels.get(label, "")), position) for position, one in series if one.name == name]
+    known = {pid: position for pid, position in rows if pid}
+    processes = sorted(known.items())[:MAX_PROCESSES]
+    return _CompiledGpu(facts=facts, sources=_sources(exporter, series), processes=processes)
+
+
+def _processes(gpu: _CompiledGpu, numbers: Sequence[float]) -> tuple[CardProcess, ...]:
+    """Return the processes on the GPU; one whose memory cannot be true has none."""
+    found = [(pid, numbers[position] * 2.0**20) for pid, position in gpu.processes]
+    return tuple(CardProcess(pid=pid, memory=held if 0.0 <= held < math.inf else None) for pid, held in found)
+
+
 def _sources(exporter: GpuExporter, series: Sequence[tuple[int, Series]]) -> list[_NumberSource]:
     by_name: dict[str, list[tuple[int, Series]]] = {}
     for position, one in series:
         by_name.setdefault(one.name, []).append((position, one))
     found = []
+    read: set[tuple[str, object]] = set()
     for row in exporter.fields:
+        if (row.target.value, row.word) in read:
+            continue  # an earlier row has it
         for name, factor in row.names.items():
             positions = [position for position, one in by_name.get(name, ()) if _has(one.labels, row.labels)]
             if positions:
                 found.append(_NumberSource(row, factor, positions))
+                read.add((row.target.value, row.word))
                 break
     return found
 
@@ -251,8 +286,9 @@ def _complete_memory(signals: dict[Signal, float]) -> None:
 
 def _label(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
     """Return the first of these labels that is set, as it may be exposed."""
-    return next((text for name in names if (text := clean(labels.get(name, "")))), "")
+    texts = (clean(labels.get(name, "")) for name in names)
+    return next((text for text in texts if text not in _NOTHING), "")
 
 
 def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 6 else None
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else None

@@ -29,9 +29,11 @@ discovered. `timeout`, authentication and TLS are those of an engine.
   `shardwatch_source_up{source="gpu_page:NAME"}` is the exporter's own health.
 - `gpu_signal_missing_info` (full set of series) names each signal that is absent: `not_exported` where the exporter
   can tell it and its configuration leaves it out, `unsupported` where it never does.
-- These exporters tell no process ids, so replicas are not found by their processes: write `gpus` beside each engine,
-  by index or UUID.
-- XIDs come from the kernel log. The topology of the GPUs is not known.
+- Of these exporters npu-exporter alone tells the processes on a GPU. With the others, replicas are not found by their
+  processes: write `gpus` beside each engine, by index or by the label `uuid`.
+- XIDs of NVIDIA GPUs come from the kernel log. The topology of the GPUs is not known.
+- GPUs that share a serial number are told apart by partition or index: `uuid` is then `SERIAL/PARTITION`. A MIG
+  instance is `UUID/ID`, with the id of its GPU instance.
 
 The tables were made from the exporters' public source and documentation, and checked on pages written by hand from
 them. No hardware of these vendors was at hand. Please report a page that is read wrong.

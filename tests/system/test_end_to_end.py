@@ -300,7 +300,9 @@ def test_checking_a_configuration_does_not_load_the_daemon():
     result = subprocess.run([sys.executable, "-c", code, full], capture_output=True, text=True, timeout=30)
     verdict, *hints, loaded = result.stdout.splitlines()
     assert all(": hint: " in hint for hint in hints)
-    assert verdict.startswith(f"{full}: valid; GPUs through NVML; 2 engines and 2 gateways configured; ")
+    assert verdict.startswith(
+        f"{full}: valid; GPUs through NVML and 2 exporters; 2 engines and 2 gateways configured; "
+    )
     assert not set(loaded.split()) & {
         "pynvml",
         "exporter.runtime.app",

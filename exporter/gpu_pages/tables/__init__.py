@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from exporter.gpu_pages.gpu_exporter import GpuExporter
+from exporter.gpu_pages.tables.amd import AMD
+from exporter.gpu_pages.tables.ascend import ASCEND
 from exporter.gpu_pages.tables.dcgm import DCGM
+from exporter.gpu_pages.tables.intel import INTEL
 
-GPU_EXPORTERS: tuple[GpuExporter, ...] = (DCGM,)
+GPU_EXPORTERS: tuple[GpuExporter, ...] = (DCGM, AMD, ASCEND, INTEL)
 
 
 def by_kind(kind: str) -> GpuExporter | None:

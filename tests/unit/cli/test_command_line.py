@@ -371,6 +371,10 @@ def test_the_schema_and_the_reference_are_printed(capsys):
     ("text", "summary"),
     [
         ("", "GPUs through NVML; 0 engines and 0 gateways configured; engines also discovered from processes"),
+        (
+            "gpu: {pages: [{url: 'http://127.0.0.1:9400'}]}",
+            "GPUs through 1 exporter; 0 engines and 0 gateways configured; engines also discovered from processes",
+        ),
         ("gpu: {enabled: false}\ndiscovery: {processes: false}", "no GPUs; 0 engines and 0 gateways configured; discovery of engines is off"),
         (
             "engines: [{url: 'http://a'}]\ngateways: [{url: 'http://b'}]\ndiscovery: {ray: true, file_sd: [a.json]}",
