@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Workers of the whole suite: much of it waits for deadlines, so one more than there are cores.
 JOBS ?= $(shell expr $$(nproc) + 1)
 
-.PHONY: demo stack preview pictures check test static lint generate lock sbom bench bench-all dist clean
+.PHONY: demo stack preview pictures check test static lint generate lock sbom bench bench-all dist release clean
 
 demo: $(VENV)/.run
 	$(BIN)/shardwatch demo
@@ -100,6 +100,12 @@ dist: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null ||
 dist: $(VENV)/.dist
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation --outdir dist
+
+# What a release publishes, in dist/, from what is committed; ARGS='--tag v0.1.0', ARGS=--help.
+release: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1577836800)
+release: dist $(VENV)/.test
+	$(MAKE) sbom
+	$(BIN)/python -m compose.release $(ARGS)
 
 $(VENV)/.run: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

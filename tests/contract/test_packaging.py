@@ -73,7 +73,13 @@ def test_the_version_stands_in_one_place():
 
 
 def test_whatever_pins_versions_is_kept_up_to_date():
-    kinds = {"pip": "pyproject.toml", "docker": "*", "docker-compose": "compose.yaml", "npm": "package.json"}
+    kinds = {
+        "pip": "pyproject.toml",
+        "docker": "*",
+        "docker-compose": "compose.yaml",
+        "npm": "package.json",
+        "github-actions": ".github/workflows/*.yml",
+    }
     configured = yaml.safe_load((ROOT / ".github" / "dependabot.yml").read_text())["updates"]
     found = {(update["package-ecosystem"], update["directory"].lstrip("/")) for update in configured}
     for ecosystem, directory in found:
