@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alerts import balance, engine_depth, engines
+from alerts import balance, engine_depth, engines, stores
 from alerts.recordings import recordings
 from alerts.rule import Group, Rule
 from alerts.tuning import Tuning
@@ -14,6 +14,7 @@ def groups(tuning: Tuning) -> tuple[Group, ...]:
         *recordings(),
         *engines.alerts(tuning),
         *engine_depth.alerts(tuning),
+        *stores.alerts(tuning),
         *balance.alerts(tuning),
     )
     return (Group(name="shardwatch-replicas", rules=rules),)

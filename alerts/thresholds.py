@@ -249,15 +249,21 @@ class Thresholds:
 
     stale_endpoints: Threshold = Threshold(
         metric=m.GATEWAY_POOL_STALE_ENDPOINTS,
-        warning=0,
+        warning=shared.STALE_ENDPOINTS,
         reason="One endpoint whose metrics stay missing for 5 min is chosen by old loads, or not at all.",
     )
     picker_poll_errors: Threshold = Threshold(
         metric=m.GATEWAY_POOL_POLL_ERRORS_TOTAL,
-        warning=0.1,
+        warning=shared.PICKER_POLL_ERRORS,
         per_second=True,
         for_="5m",
         reason="Pickers poll many times a second: one failure in 10 s for minutes is no chance and no restart.",
+    )
+    store_errors: Threshold = Threshold(
+        metric=m.KV_STORE_ERRORS_TOTAL,
+        warning=shared.STORE_ERRORS,
+        for_="2m",
+        reason="Of one operation in 5 min: a client that leaves or a full tier costs a few.",
     )
     decode_only: Threshold = Threshold(
         metric=m.GATEWAY_POOL_DISAGGREGATION_DECISIONS_TOTAL,

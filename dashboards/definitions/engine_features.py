@@ -83,7 +83,7 @@ FEATURES: tuple[Panel, ...] = (
         ),
         column(lambda: selected(m.KV_STORE_UP), Text("State", "状态"), cell=Cell.COLOUR, value_mappings=UP),
         column(lambda: rate(selected(m.KV_STORE_QUERIES_TOTAL), RATE_INTERVAL), Text("Queries", "查询")),
-        rows=("instance", "store"), requires=STORE,
+        rows=("instance", "store"), requires=STORE, panel_id=ids.REPLICA_STORES,
     ),
     time_series(
         Text("Hits in KV-cache stores", "KV 缓存存储命中率"),
@@ -149,7 +149,7 @@ FEATURES: tuple[Panel, ...] = (
             lambda: sum_by(rate(selected(m.KV_STORE_EVICTIONS_TOTAL), RATE_INTERVAL), "instance", "store"),
             Text("{{store}} evicted", "{{store}} 淘汰"),
         ),
-        requires=STORE,
+        requires=STORE, panel_id=ids.REPLICA_STORE_ERRORS,
     ),
     time_series(
         Text("Failed transfers of KV caches", "失败的 KV 缓存传输"),

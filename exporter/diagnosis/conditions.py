@@ -18,6 +18,7 @@ from exporter.model.finding import Severity, SubjectKind
 CRITICAL, WARNING, INFO = Severity.CRITICAL, Severity.WARNING, Severity.INFO
 NODE, GPU, REPLICA = SubjectKind.NODE, SubjectKind.GPU, SubjectKind.REPLICA
 GATEWAY, SOURCE, ADAPTER = SubjectKind.GATEWAY, SubjectKind.SOURCE, SubjectKind.ADAPTER
+STORE = SubjectKind.STORE
 
 DEFAULT_LINGER = 6.0  # seconds without the condition; a missing poll of an engine is no recovery
 
@@ -193,6 +194,20 @@ CONDITIONS: Mapping[str, Condition] = {
         linger=60.0,
         limits={"gateway_imbalance": limit.GATEWAY_IMBALANCE, "gateway_requests": limit.GATEWAY_REQUESTS},
     ),
+    "EndpointPickerBlind": Condition(
+        subject=GATEWAY,
+        for_="5m",
+        hold=60.0,
+        linger=60.0,
+        limits={
+            "stale_endpoints": limit.STALE_ENDPOINTS,
+            "picker_poll_errors": limit.PICKER_POLL_ERRORS,
+            "gateway_requests": limit.GATEWAY_REQUESTS,
+        },
+    ),
+    # KV-cache stores
+    "KvStoreUnreadable": Condition(subject=STORE, for_="5m", hold=10.0),
+    "KvStoreErrors": Condition(subject=STORE, for_="2m", linger=60.0, limits={"store_errors": limit.STORE_ERRORS}),
     # The daemon
     "SourceHung": Condition(subject=SOURCE, for_="2m"),
     "ConfigurationNotLoaded": Condition(subject=NODE, for_="5m"),
@@ -237,7 +252,6 @@ NO_FINDING: Mapping[str, str] = {
     "TokenEnergyIncreased": _MONEY,
     "HostKvCacheThrashing": _MONEY,
     "SpeculationAcceptanceDropped": _FULL_SET,
-    "EndpointPickerBlind": "what an endpoint picker does wrong by it, errors or an uneven pool, has findings",
     "DisaggregationUnused": _MONEY,
     "LoraSlotsExhausted": _FULL_SET,
     "ModelLoadSlow": "says of a start that is over how long it took",

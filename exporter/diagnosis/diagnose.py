@@ -6,7 +6,17 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from exporter.diagnosis import balance, gateways, gpu_health, gpu_load, nics, owners, replica_changes, replicas
+from exporter.diagnosis import (
+    balance,
+    gateways,
+    gpu_health,
+    gpu_load,
+    nics,
+    owners,
+    replica_changes,
+    replicas,
+    stores,
+)
 from exporter.diagnosis.history import Past
 from exporter.diagnosis.view import View
 from exporter.model import Snapshot
@@ -79,6 +89,7 @@ def find(snapshot: Snapshot, past: Past = _NO_PAST) -> tuple[Finding, ...]:
         *balance.findings(view, past),
         *replica_changes.findings(view, past),
         *gateways.findings(view, past, failing),
+        *stores.findings(view, past),
         *gpu_health.findings(view),
         *gpu_load.findings(view, past),
         *owners.findings(view),

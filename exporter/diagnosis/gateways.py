@@ -1,8 +1,7 @@
-"""Findings about gateways: unreadable, pools without a healthy backend, errors, uneven distribution."""
+"""Findings about gateways: unreadable, no healthy backend, errors, uneven distribution, unreadable endpoints."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterator
 
 from exporter.diagnosis import thresholds as limit
@@ -23,18 +22,19 @@ def findings(view: View, past: Past, failing: Collection[str]) -> Iterator[Findi
         yield from _unreadable(gateway)
         if gateway.reading is None:
             continue
-        pools: dict[str, dict[Backend, BackendLoad]] = defaultdict(dict)
+        pools: dict[str, dict[Backend, BackendLoad]] = {pool: {} for pool in gateway.reading.pools}
         for backend, load in gateway.reading.backends.items():
-            pools[backend.pool][backend] = load
+            pools.setdefault(backend.pool, {})[backend] = load
         for pool, backends in pools.items():
             known = past.pools.get((gateway.name, pool))
             down = tuple(_down(gateway, pool, backends, known))
             yield from down
             behind = {gateway.replicas[backend] for backend in backends if backend in gateway.replicas}
             if not any(finding.id == "GatewayPoolDown" for finding in down):
-                if behind.isdisjoint(failing):
+                if behind.isdisjoint(failing) if backends else not failing:
                     yield from _errors(gateway, pool, known)
                 yield from _uneven(gateway, pool, known)
+            yield from _picker_blind(gateway, pool, known)
 
 
 def _subject(gateway: GatewayState, pool: str = "", backend: str = "") -> Subject:
@@ -167,6 +167,33 @@ def _uneven(gateway: GatewayState, pool: str, known: PoolPast | None) -> Iterato
             Text(
                 "Check the balancing algorithm and the weights; intended weights need a higher threshold.",
                 "检查负载均衡算法与权重；有意设置的权重需要更高的阈值。",
+            ),
+        ),
+    )
+
+
+def _picker_blind(gateway: GatewayState, pool: str, known: PoolPast | None) -> Iterator[Finding]:
+    load = gateway.reading.pools.get(pool) if gateway.reading is not None else None
+    # Stale endpoints are counted when a request arrives; a picker that refuses all requests counts errors alone.
+    if load is None or known is None or max(known.rate, known.error_rate or 0.0) <= limit.GATEWAY_REQUESTS:
+        return
+    stale, failed = load.stale_endpoints or 0.0, known.poll_errors or 0.0
+    if stale <= limit.STALE_ENDPOINTS and failed <= limit.PICKER_POLL_ERRORS * limit.WINDOW_SECONDS:
+        return
+    yield Finding(
+        id="EndpointPickerBlind",
+        severity=Severity.WARNING,
+        subject=_subject(gateway, pool),
+        summary=Text(
+            f"Endpoint picker {gateway.name} cannot read the metrics of its endpoints",
+            f"端点选择器 {gateway.name} 无法读取其端点的指标",
+        ),
+        evidence=(Evidence("stale_endpoints", stale), Evidence("poll_errors", failed)),
+        actions=(
+            Text(
+                "Compare the port and the engine-type label of the endpoints with what the picker expects; fetch an "
+                "endpoint's /metrics from the picker's pod.",
+                "核对端点的端口与引擎类型标签是否符合选择器的预期；在选择器的 Pod 中访问端点的 /metrics。",
             ),
         ),
     )

@@ -14,6 +14,7 @@ from exporter.diagnosis.view import longest_window, requests
 from exporter.model import EMPTY, Detail, Quantity, ReplicaState, Snapshot, Stage
 from exporter.model.median import median
 from exporter.model.nic import NicPort, NicPortKey, NicState
+from exporter.model.store import StoreQuantity, StoreState
 
 HIT_SAMPLE_SECONDS = 60.0
 PAST_FROM, PAST_TO = 3600.0, 1800.0  # seconds ago: long enough not to follow a slow decline
@@ -52,6 +53,8 @@ class PoolPast(Struct, frozen=True, kw_only=True):
     requests: float
     errors: float | None  # None: the gateway counts none
     rate: float  # requests per second
+    error_rate: float | None = None  # per second
+    poll_errors: float | None = None  # of an endpoint picker that reads the metrics of engines
 
 
 class NicPast(Struct, frozen=True, kw_only=True):
@@ -68,6 +71,7 @@ class Past(Struct, frozen=True, kw_only=True):
     throttled: Mapping[tuple[str, str], float] = EMPTY  # (uuid, reason) → ratio of the window's time
     pools: Mapping[tuple[str, str], PoolPast] = EMPTY  # (gateway, pool)
     nics: Mapping[NicPortKey, NicPast] = EMPTY
+    store_errors: Mapping[str, Mapping[str, float]] = EMPTY  # store → operation → count during the window
 
     def of(self, replica: str) -> ReplicaPast:
         """Return the past of a replica, an empty one where nothing is known."""
@@ -98,6 +102,7 @@ class DiagnosisHistory:
         self._throttled: Mapping[tuple[str, str], float] = EMPTY
         self._pools: Mapping[tuple[str, str], PoolPast] = EMPTY
         self._nics: Mapping[NicPortKey, NicPast] = EMPTY
+        self._stores: Mapping[str, Mapping[str, float]] = EMPTY
 
     def update(self, snapshot: Snapshot) -> Past:
         """Return the past of each subject; to be called once for each snapshot, in its order."""
@@ -112,6 +117,7 @@ class DiagnosisHistory:
             }
             self._pools = dict(self._pool_pasts(snapshot))
             self._nics = {nic.port.key: self._nic_past(nic) for nic in snapshot.nics}
+            self._stores = {store.name: self._store_errors(store) for store in snapshot.stores}
         records = {
             replica.name: self._records.get(replica.name) or _Record(replica.restarts, deque(maxlen=16))
             for replica in snapshot.replicas
@@ -124,6 +130,7 @@ class DiagnosisHistory:
             throttled=self._throttled,
             pools=self._pools,
             nics=self._nics,
+            store_errors=self._stores,
         )
 
     def _read(self, snapshot: Snapshot) -> Iterator[tuple[Counter, float]]:
@@ -133,11 +140,14 @@ class DiagnosisHistory:
         yield from self._of_gpus(snapshot)
         for gateway in snapshot.gateways:
             for pool, load in gateway.reading.pools.items() if gateway.reading is not None else ():
-                for what, value in (("requests", load.requests), ("errors", load.errors)):
+                for what, value in (("requests", load.requests), ("errors", load.errors), ("poll", load.poll_errors)):
                     if value is not None:
                         yield ("pool", gateway.name, pool, what), value
         for nic in snapshot.nics:
             yield from _of_nic(nic.port)
+        for store in snapshot.stores:
+            for operation, count in _errors(store).items():
+                yield ("store", store.name, operation), count
 
     def _of_loads(self, snapshot: Snapshot) -> Iterator[tuple[Counter, float]]:
         """Yield the running requests times seconds: what they grow by is the mean load."""
@@ -172,8 +182,16 @@ class DiagnosisHistory:
                 name = ("pool", gateway.name, pool)
                 served, rate = (of((*name, "requests")) for of in (self._counters.increase, self._counters.rate))
                 if served is not None and rate is not None:
-                    errors = self._counters.increase((*name, "errors"))
-                    yield (gateway.name, pool), PoolPast(requests=served, errors=errors, rate=rate)
+                    yield (
+                        (gateway.name, pool),
+                        PoolPast(
+                            requests=served,
+                            errors=self._counters.increase((*name, "errors")),
+                            rate=rate,
+                            error_rate=self._counters.rate((*name, "errors")),
+                            poll_errors=self._counters.increase((*name, "poll")),
+                        ),
+                    )
 
     def _nic_past(self, nic: NicState) -> NicPast:
         name, increase = ("nic", *nic.port.key), self._counters.increase
@@ -185,6 +203,10 @@ class DiagnosisHistory:
             link_downs=max(downs, default=None),
             errors={kind: count for kind, count in grown.items() if count is not None},
         )
+
+    def _store_errors(self, store: StoreState) -> Mapping[str, float]:
+        grown = {operation: self._counters.increase(("store", store.name, operation)) for operation in _errors(store)}
+        return {operation: count for operation, count in grown.items() if count is not None}
 
     def _past(self, record: _Record, replica: ReplicaState, now: float) -> ReplicaPast:
         if replica.restarts > record.counted:
@@ -240,6 +262,10 @@ def _of_replica(replica: ReplicaState) -> Iterator[tuple[Counter, float]]:
         if histogram is not None and histogram.sum is not None:
             yield (replica.name, stage, "sum"), histogram.sum
             yield (replica.name, stage, "count"), histogram.counts[-1]
+
+
+def _errors(store: StoreState) -> Mapping[str, float]:
+    return EMPTY if store.reading is None else store.reading.quantities.get(StoreQuantity.ERRORS, EMPTY)
 
 
 def _of_nic(port: NicPort) -> Iterator[tuple[Counter, float]]:

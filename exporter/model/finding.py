@@ -29,6 +29,7 @@ class SubjectKind(str, Enum):
     GATEWAY = "gateway"
     ADAPTER = "adapter"
     SOURCE = "source"
+    STORE = "store"
 
 
 def gpu_name(gpu: str) -> Text:

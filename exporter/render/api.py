@@ -15,6 +15,7 @@ from exporter import __version__
 from exporter.diagnosis.evidence import label as evidence_label
 from exporter.model import CardState, GatewayState, GpuOwner, LinkHealth, ReplicaState, Snapshot
 from exporter.model.finding import Evidence, Finding, Severity, SubjectKind, Verdict, VerdictState
+from exporter.model.store import StoreQuantity, StoreState
 from exporter.model.text import Language, Text
 
 _MAX_PIDS = 64  # of one owner on one GPU
@@ -175,6 +176,20 @@ class GatewayDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
     backends: tuple[BackendDocument, ...] = ()
 
 
+class StoreDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One KV-cache store."""
+
+    store: str
+    kind: str
+    up: bool
+    reason: str = ""
+    hit_ratio: dict[str, float] = {}  # window → hits over queries
+    usage: dict[str, float] = {}  # tier → ratio
+    used: dict[str, float] = {}  # tier → bytes
+    capacity: dict[str, float] = {}  # tier → bytes
+    errors: dict[str, float] = {}  # operation → failures since the store's start
+
+
 class NodeDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Everything about the node at one instant."""
 
@@ -188,6 +203,7 @@ class NodeDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpus: tuple[GpuDocument, ...] = ()
     replicas: tuple[ReplicaDocument, ...] = ()
     gateways: tuple[GatewayDocument, ...] = ()
+    stores: tuple[StoreDocument, ...] = ()
     sources: tuple[HealthDocument, ...] = ()
 
 
@@ -258,6 +274,7 @@ def node(snapshot: Snapshot, language: Language = Language.ENGLISH) -> NodeDocum
         gpus=tuple(_gpu(snapshot, card, language) for card in snapshot.cards),
         replicas=tuple(_replica(snapshot, replica, language) for replica in snapshot.replicas),
         gateways=tuple(_gateway(gateway) for gateway in snapshot.gateways),
+        stores=tuple(_store(store) for store in snapshot.stores),
         sources=tuple(
             HealthDocument(
                 source=status.source,
@@ -441,4 +458,19 @@ def _gateway(gateway: GatewayState) -> GatewayDocument:
             )
             for backend, load in loads.items()
         ),
+    )
+
+
+def _store(store: StoreState) -> StoreDocument:
+    quantities = store.reading.quantities if store.reading is not None else {}
+    return StoreDocument(
+        store=store.name,
+        kind=store.labels.kind,
+        up=store.status.up,
+        reason=store.status.reason,
+        hit_ratio=dict(store.hit_ratio),
+        usage=dict(store.usage),
+        used=dict(quantities.get(StoreQuantity.USED, {})),
+        capacity=dict(quantities.get(StoreQuantity.CAPACITY, {})),
+        errors=dict(quantities.get(StoreQuantity.ERRORS, {})),
     )

@@ -1,4 +1,4 @@
-"""The tables of gateways and of sources."""
+"""The tables of gateways, of KV-cache stores and of sources."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from exporter.diagnosis import thresholds as limit
 from exporter.model import Backend, BackendLoad, GatewayFigures, GatewayState, SourceStatus
 from exporter.model.finding import VerdictState
+from exporter.model.store import StoreQuantity, StoreState
 from exporter.web import values
 from exporter.web.marks import error_level, reason_words
 from exporter.web.model import Level, PageCell, PageRow, PageTable
@@ -69,6 +70,42 @@ def _state(node: NodeTables, reason: str, *, is_up: bool) -> PageCell:
     if is_up:
         return PageCell(node.say("up"), level=Level.GOOD)
     return PageCell(node.say("down"), reason_words(reason, node.language), Level.WARNING)
+
+
+def stores(node: NodeTables) -> PageTable:
+    """Return one row for each KV-cache store."""
+    known = next((store.hit_ratio for store in node.snapshot.stores if store.hit_ratio), {})
+    names = ("hits", "used")
+    return PageTable(
+        id="stores",
+        heading=node.say("stores"),
+        note=values.windows_note(known, "last_hits", node.say),
+        columns=node.columns("store", "state", *names, numeric=frozenset(names)),
+        rows=tuple(_store(node, store) for store in node.snapshot.stores),
+    )
+
+
+def _store(node: NodeTables, store: StoreState) -> PageRow:
+    hits = next(iter(store.hit_ratio.values()), None)
+    return PageRow(
+        key=f"store-{store.name}",
+        level=Level.NONE if store.status.up else Level.WARNING,
+        cells=(
+            PageCell(clean(store.name), clean(store.labels.kind)),
+            _state(node, store.status.reason, is_up=store.status.up),
+            PageCell(values.percent(hits), bar=hits),
+            PageCell(clean(", ".join(_used(store))) or ABSENT),
+        ),
+    )
+
+
+def _used(store: StoreState) -> Iterator[str]:
+    """Yield how full each tier is, or how much it holds where the store tells no capacity."""
+    held = store.reading.quantities.get(StoreQuantity.USED, {}) if store.reading is not None else {}
+    for tier in {**held, **store.usage}:
+        ratio = store.usage.get(tier)
+        amount = values.gibibytes(held[tier]) if ratio is None else values.percent(ratio)
+        yield f"{tier} {amount}".strip()
 
 
 def sources(node: NodeTables) -> PageTable:

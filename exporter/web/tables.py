@@ -8,9 +8,9 @@ from exporter.web.gpu_tables import gpus, topology
 from exporter.web.model import PageTable
 from exporter.web.node_tables import NodeTables
 from exporter.web.replica_tables import ranks, replicas
-from exporter.web.source_tables import gateways, sources
+from exporter.web.source_tables import gateways, sources, stores
 
-_TABLES = (replicas, ranks, gpus, topology, gateways, sources)
+_TABLES = (replicas, ranks, gpus, topology, gateways, stores, sources)
 
 
 def tables(snapshot: Snapshot, language: Language) -> tuple[PageTable, ...]:

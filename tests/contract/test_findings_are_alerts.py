@@ -24,6 +24,7 @@ SUBJECT_LABELS = {
     SubjectKind.GATEWAY: {"gateway"},
     SubjectKind.SOURCE: {"source"},
     SubjectKind.ADAPTER: {"device", "port"},
+    SubjectKind.STORE: {"store"},
     SubjectKind.NODE: set(),
 }
 UP = {"engine_down", "engine_loading"}  # up or not: no number that could differ
@@ -70,7 +71,7 @@ def test_a_finding_and_its_alert_have_one_severity_subject_and_holding_time(name
     for alert in ALERTS[name]:
         labels = alert.expr.labels
         assert SUBJECT_LABELS[condition.subject] <= labels
-        if condition.subject in {SubjectKind.NODE, SubjectKind.GATEWAY, SubjectKind.ADAPTER}:
+        if condition.subject in {SubjectKind.NODE, SubjectKind.GATEWAY, SubjectKind.ADAPTER, SubjectKind.STORE}:
             assert not {"uuid", "replica"} & labels
         if condition.subject is SubjectKind.REPLICA:
             assert "uuid" not in labels
@@ -84,7 +85,9 @@ def read_thresholds():
     for field in dataclasses.fields(thresholds):
         threshold = getattr(thresholds, field.name)
         changed = dataclasses.replace(
-            threshold, warning=threshold.warning * 1.01, critical=threshold.critical and threshold.critical * 1.01
+            threshold,
+            warning=threshold.warning * 1.01 or 0.01,
+            critical=threshold.critical and threshold.critical * 1.01,
         )
         after = expressions(Tuning(thresholds=dataclasses.replace(thresholds, **{field.name: changed})))
         for name, found in reads.items():

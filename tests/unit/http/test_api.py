@@ -18,6 +18,7 @@ from exporter.render import api_schema
 from exporter.render.api import schema
 from tests.support.builders import Clock, card, replica, snapshot
 from tests.support.records import replace
+from tests.support.store_probe import RECORDINGS, capture, played
 from tests.support.web_node import malicious_snapshot
 
 MALICIOUS = '<script>"\u202e\\'
@@ -214,3 +215,13 @@ def test_states_severities_and_subject_kinds_are_closed_in_the_schema(ask):
     ):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({**ask("node")[1], **change}, node)
+
+
+def test_a_store_has_its_ratios_by_window_and_tier(ask):
+    ask.set(snapshot(stores=(played(*map(capture, RECORDINGS["mooncake-0.3.13"])).state,)))
+    (store,) = ask("node")[1]["stores"]
+    assert (store["store"], store["kind"], store["up"]) == ("pool", "mooncake", True)
+    assert 0 < store["hit_ratio"]["5m"] <= 1 and store["usage"]["memory"] == pytest.approx(
+        store["used"]["memory"] / store["capacity"]["memory"]
+    )
+    assert "put" in store["errors"]

@@ -34,6 +34,7 @@ from exporter.web.page import build
 from exporter.web.texts import TEXTS, words
 from tests.support.builders import card, replica, snapshot
 from tests.support.records import replace
+from tests.support.store_probe import RECORDINGS, capture, played
 from tests.support.web_node import lived, malicious_snapshot
 
 MALICIOUS = "<script>alert(1)</script>\"'&\u202e\u2066\x1b[2J\x00"
@@ -228,6 +229,22 @@ def test_errors_are_those_of_the_window_that_findings_judge_by():
     assert tables["replicas"].note == "rates and latencies over the last 1 min, errors over 5 min"
     assert [cell.text for cell in tables["gateways"].rows[0].cells[3:5]] == ["40%", "2.0%"]
     assert tables["gateways"].note == "shares over the last 1 min, errors over 5 min"
+
+
+def test_stores_have_a_table_where_there_are_any():
+    pool = played(*map(capture, RECORDINGS["mooncake-0.3.13"])).state
+    down = replace(pool, name=MALICIOUS, reading=None, hit_ratio={}, usage={},
+                   status=SourceStatus(source="store:b", up=False, reason="refused"))  # fmt: skip
+    shown = snapshot(stores=(pool, down))
+    (table,) = [table for table in page_of(shown).tables if table.id == "stores"]
+    hits, used = f"{pool.hit_ratio['1m']:.0%}", values.percent(pool.usage["memory"])
+    assert [[cell.text for cell in row.cells[1:]] for row in table.rows] == [
+        ["up", hits, f"memory {used}"], ["down", "–", "–"],
+    ]  # fmt: skip
+    assert table.note == "hits over the last 1 min"
+    assert f"memory {used}" in plain.write(page_of(shown))
+    assert MALICIOUS not in html_of(shown) and "KV 缓存存储" in plain.write(page_of(shown, language=Language.CHINESE))
+    assert "stores" not in {table.id for table in page_of(snapshot()).tables}
 
 
 def test_what_is_left_out_is_said():
