@@ -24,6 +24,7 @@ class Requires(Enum):
     PICKER = "picker"
     STORE = "store"
     PRICE = "price"
+    MODEL_PRICE = "model_price"
     TROUBLE = "trouble"
     RULES = "rules"
     RANKS = "ranks"
@@ -62,6 +63,7 @@ NO_VALUE: dict[Requires, Text] = {
     Requires.PICKER: Text("no endpoint picker", "无端点选择器"),
     Requires.STORE: Text("no KV-cache store configured", "未配置 KV 缓存存储"),
     Requires.PRICE: Text("no price: costs.gpu_hour", "未设价格：costs.gpu_hour"),
+    Requires.MODEL_PRICE: Text("no price: costs.models", "未设价格：costs.models"),
     Requires.TROUBLE: Text("none", "无"),
     Requires.RULES: Text("no alert fires", "无告警"),
     Requires.RANKS: Text("single rank", "仅一个 rank"),

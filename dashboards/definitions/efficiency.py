@@ -14,7 +14,7 @@ from dashboards.variables import EXPORTER_WINDOW, NODE, RANGE, RATE_INTERVAL, by
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
 from exporter.model.text import Text
-from exporter.promql import Expr, and_on, avg_by, increase, max_by, rate, sum_by, topk, unless
+from exporter.promql import Expr, and_on, avg_by, bottomk, increase, max_by, rate, sum_by, topk, unless
 
 ENGINE = (Requires.ENGINE,)
 TRAFFIC = (Requires.TRAFFIC,)
@@ -197,6 +197,31 @@ _FULL: tuple[Panel, ...] = (
             f"{GPU_LEGEND} {{{{currency}}}}",
         ),
         requires=(Requires.FULL, Requires.PRICE), width=12, height=8,
+    ),
+    time_series(
+        Text("Revenue over cost", "收入与成本之比"),
+        Text(
+            f"What a replica's tokens are sold for over the price of its GPUs, 5 minutes, the {TOP_N} lowest. Below 1 it costs "
+            "more than it earns.",
+            f"副本 token 的售价与其各卡价格之比（5 分钟，最低的 {TOP_N} 个）。低于 1 即入不敷出。",
+        ),
+        series(
+            lambda: bottomk(TOP_N, max_by(selected(m.LLM_REVENUE_TO_COST_RATIO, window=EXPORTER_WINDOW), "instance", "replica").as_unit(Unit.NONE)),
+            "{{replica}} {{instance}}",
+        ),
+        requires=(Requires.FULL, Requires.MODEL_PRICE, Requires.PRICE), width=12, drill_down=(TO_REPLICA,),
+    ),
+    time_series(
+        Text("Revenue per hour", "每小时收入"),
+        Text(
+            f"What the tokens of each model are sold for per hour at the rate of 5 minutes, the {TOP_N} highest.",
+            f"各模型 token 按 5 分钟速率折算的每小时售价（最高的 {TOP_N} 个）。",
+        ),
+        series(
+            lambda: topk(TOP_N, sum_by(selected(m.LLM_REVENUE_PER_HOUR, window=EXPORTER_WINDOW), "model", "currency")),
+            "{{model}} {{currency}}",
+        ),
+        requires=(Requires.FULL, Requires.MODEL_PRICE), width=12,
     ),
 )  # fmt: skip
 

@@ -87,6 +87,24 @@ ECONOMICS = (
         "Price of the replica's GPUs for the time of a million prompt and generated tokens at the window's rate.",
         lambda figures: figures.cost_per_million_processed,
     ),
+    REPLICA.gauge(
+        "revenue_per_hour",
+        _replicas(lambda figures: figures.revenue_per_hour, currency=True),
+        "What prompt and generated tokens at the window's rates are sold for, at the prices of costs.models; absent "
+        "for models without one.",
+        "window",
+        "currency",
+        series=SeriesSet.FULL,
+    ),
+    REPLICA.gauge(
+        "revenue_to_cost",
+        _replicas(lambda figures: figures.revenue_to_cost),
+        "The same over the price of the replica's GPUs, busy or idle; below 1 the GPUs cost more than their tokens "
+        "are sold for.",
+        "window",
+        unit=Unit.RATIO,
+        series=SeriesSet.FULL,
+    ),
     GPU.gauge(
         "price_per_hour",
         _cards(lambda figures: figures.prices, currency=True),

@@ -26,7 +26,7 @@ class WindowUsers(Struct, frozen=True, kw_only=True):
 
 
 WINDOW_USERS = {
-    "1m": WindowUsers(dashboards=("Imbalance",)),
+    "1m": WindowUsers(dashboards=("Imbalance", "Now")),
     "5m": WindowUsers(
         alerts=("GatewayErrors", "GatewayUneven", "HighErrorRatio"),
         dashboards=("Efficiency", "Fleet", "Imbalance", "Now", "Replica"),
@@ -36,7 +36,7 @@ WINDOW_USERS = {
 LONGEST = "5m"
 LONGEST_ONLY = {
     "common": ("energy and cost of a token and the share beyond the last bucket", ("Efficiency", "Fleet", "Replica")),
-    "full": ("tokens per joule", ("Efficiency",)),
+    "full": ("tokens per joule and quantiles of queue, prefill, decode and TPOT", ("Efficiency", "Replica")),
 }
 
 

@@ -136,6 +136,12 @@ _GPU_NAME = (
     r"(?=.{1,64}$)[A-Za-z]{1,10}[0-9]{0,5}[A-Za-z]{0,4}([ -]([A-Za-z]{1,10}|[A-Za-z]{0,4}[0-9]{1,4}[A-Za-z]{0,4}))*"
 )
 
+# Of words and versions, maybe behind an organisation: Qwen/Qwen3-8B, llama-3.3-70b-instruct.
+_MODEL_NAME = (
+    r"(?=.{1,64}$)([A-Za-z]{2,12}/)?[A-Za-z]{2,10}([0-9](\.[0-9])?)?"
+    r"([-_]([A-Za-z]{1,10}|v?[0-9]{1,3}(\.[0-9]{1,2})?[bBkKmM]?))*"
+)
+
 
 def _check_gpu_name(name: str) -> None:
     if not name or len(name) > fields.MAX_TEXT or not name.isprintable():
@@ -148,13 +154,41 @@ def _currency(text: str) -> str:
     raise Invalid("expected the three capital letters of a currency, such as USD")
 
 
+def _check_model_name(name: str) -> None:
+    if not name or len(name) > fields.MAX_TEXT or not name.isprintable():
+        raise Invalid("expected the name of a model as its engine reports it, such as llama-3.3-70b-instruct")
+
+
+def _finish_model_price(found: SectionResult) -> None:
+    if not found.given("input") and not found.given("output"):
+        found.refuse("", "has neither input nor output; expected a price of a million tokens for at least one")
+
+
+class ModelPrice(Record):
+    """What a million tokens of a model are sold for."""
+
+    input: float = key(
+        fields.number("a price from 0 to 1000000", 0, 1e6),
+        "Price of a million prompt tokens.",
+        default=0.0,
+        aliases=("prompt",),
+    )
+    output: float = key(
+        fields.number("a price from 0 to 1000000", 0, 1e6),
+        "Price of a million generated tokens.",
+        default=0.0,
+        aliases=("generated", "completion"),
+    )
+
+
 def _finish_costs(found: SectionResult) -> None:
-    if found.known("gpu_hour") and not found.given("currency"):
-        found.refuse("gpu_hour", "has prices without a currency; set costs.currency, such as USD")
+    for name in ("gpu_hour", "models"):
+        if found.known(name) and not found.given("currency"):
+            found.refuse(name, "has prices without a currency; set costs.currency, such as USD")
 
 
 class CostSettings(Record):
-    """What a GPU costs: name as the driver reports it → price of one hour in ``currency``."""
+    """What a GPU costs and what tokens are sold for, in ``currency``."""
 
     currency: str | None = key(
         fields.written_as(
@@ -163,7 +197,7 @@ class CostSettings(Record):
             "three capital letters",
             {"type": "string", "pattern": "^[A-Z]{3}$"},
         ),
-        "Currency of the prices; required beside gpu_hour.",
+        "Currency of the prices; required beside gpu_hour and models.",
         default=None,
         example="USD",
     )
@@ -177,6 +211,18 @@ class CostSettings(Record):
         "Price of one hour by the GPU's name as the driver reports it.",
         default=EMPTY,
         example="{NVIDIA H100 80GB HBM3: 2.50, NVIDIA L40S: 0.80}",
+    )
+    models: Mapping[str, ModelPrice] = key(
+        Table(
+            name=_check_model_name,
+            value=section(ModelPrice, _finish_model_price),
+            what="a mapping of model names to prices",
+            harmless=_MODEL_NAME,
+        ),
+        "What a million tokens are sold for, by the name of the model in the label model.",
+        default=EMPTY,
+        aliases=("model",),
+        example="{llama-3.3-70b-instruct: {input: 0.10, output: 0.40}}",
     )
 
 
@@ -311,7 +357,7 @@ class Settings(Record):
     )
     costs: CostSettings = key(
         section(CostSettings, _finish_costs),
-        "Prices of GPUs, from which the cost of tokens and of idle time is computed.",
+        "Prices of GPUs, from which the cost of tokens and of idle time is computed, and what tokens are sold for.",
         default=CostSettings(),
         default_text="none, and no cost is exposed",
         aliases=("prices", "pricing", "price", "cost", "gpu_hour"),

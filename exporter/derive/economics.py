@@ -25,14 +25,27 @@ HOUR = 3600.0
 MAX_WATTS = 10_000.0  # more than any card draws: the counter jumped
 
 
+class TokenPrice(Protocol):
+    """What a million tokens are sold for."""
+
+    @property
+    def input(self) -> float: ...  # noqa: D102
+
+    @property
+    def output(self) -> float: ...  # noqa: D102
+
+
 class Costs(Protocol):
-    """Prices: ``gpu_hour`` maps a card's name, as the driver reports it, to the price of an hour in ``currency``."""
+    """Prices in ``currency``: an hour of a card by its name as the driver reports it, and a model's tokens."""
 
     @property
     def currency(self) -> str | None: ...  # noqa: D102
 
     @property
     def gpu_hour(self) -> Mapping[str, float]: ...  # noqa: D102
+
+    @property
+    def models(self) -> Mapping[str, TokenPrice]: ...  # noqa: D102
 
 
 class Consumed(Struct, frozen=True, kw_only=True):
@@ -109,6 +122,14 @@ def processed_rate(window: WindowFigures) -> float | None:
     if window.prompt_token_rate is None or window.generation_token_rate is None:
         return None
     return window.prompt_token_rate + window.generation_token_rate
+
+
+def revenue_per_hour(price: TokenPrice, window: WindowFigures) -> float | None:
+    """Return what the tokens of the window are sold for, per hour; None where priced tokens are not counted."""
+    prompts, generated = window.prompt_token_rate, window.generation_token_rate
+    if (price.input and prompts is None) or (price.output and generated is None):
+        return None
+    return (price.input * (prompts or 0.0) + price.output * (generated or 0.0)) * HOUR / 1e6
 
 
 def is_idle(card: CardState, users: Iterable[tuple[EngineReading | None, str]]) -> bool | None:

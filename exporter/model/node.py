@@ -74,6 +74,8 @@ class Economics(Struct, frozen=True, kw_only=True):
     cost_per_million: Mapping[ReplicaWindow, float] = EMPTY  # generated tokens
     cost_per_million_prompt: Mapping[ReplicaWindow, float] = EMPTY
     cost_per_million_processed: Mapping[ReplicaWindow, float] = EMPTY  # prompt and generated tokens
+    revenue_per_hour: Mapping[ReplicaWindow, float] = EMPTY
+    revenue_to_cost: Mapping[ReplicaWindow, float] = EMPTY
     idle_seconds: Mapping[str, float] = EMPTY  # uuid → counter
     idle_cost: Mapping[str, float] = EMPTY  # uuid → counter
 

@@ -124,6 +124,7 @@ class CostTracker:
             if currency and card.facts.name in costs.gpu_hour
         }
         idle = self._update_idle(cards, replicas, prices, currency)
+        revenue = _revenue(replicas, costs) if currency else {}
         per_token, per_joule = self._energy(replicas, self._read_meters(cards))
         return Economics(
             currency=currency,
@@ -133,6 +134,8 @@ class CostTracker:
             cost_per_million=self._cost(replicas, prices, lambda window: window.generation_token_rate),
             cost_per_million_prompt=self._cost(replicas, prices, lambda window: window.prompt_token_rate),
             cost_per_million_processed=self._cost(replicas, prices, economics.processed_rate),
+            revenue_per_hour=revenue,
+            revenue_to_cost=self._to_cost(revenue, prices),
             idle_seconds={uuid: known.seconds for uuid, known in idle.items()},
             idle_cost={uuid: known.cost for uuid, known in idle.items() if uuid in prices},
         )
@@ -214,6 +217,13 @@ class CostTracker:
                     costs[ReplicaWindow(replica.name, label)] = cost
         return costs
 
+    def _to_cost(
+        self, revenue: Mapping[ReplicaWindow, float], prices: Mapping[str, float]
+    ) -> dict[ReplicaWindow, float]:
+        """Return the revenue over the price of the replica's GPUs, where that is known and not 0."""
+        hours = {name: economics.price_per_hour(shares, prices) for name, shares in self._shares.items()}
+        return {at: earned / price for at, earned in revenue.items() if (price := hours.get(at.replica))}
+
     # ------------------------------------------------------------------ idle time
 
     def _update_idle(
@@ -254,6 +264,17 @@ class CostTracker:
                 del self._idle[uuid]
             elif uuid not in shown:
                 known.at = float("inf")
+
+
+def _revenue(replicas: Sequence[ReplicaState], costs: Costs) -> dict[ReplicaWindow, float]:
+    """Return the revenue per hour of each replica whose model has a price."""
+    return {
+        ReplicaWindow(replica.name, label): revenue
+        for replica in replicas
+        if (price := costs.models.get(replica.labels.model)) is not None
+        for label, figures in replica.windows.items()
+        if (revenue := economics.revenue_per_hour(price, figures)) is not None
+    }
 
 
 def _consumed(history: History[Consumed]) -> list[_WindowUsage]:

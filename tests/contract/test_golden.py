@@ -258,6 +258,8 @@ def test_a_replica_and_a_gpu_that_are_down_give_the_same_page_as_ever(golden):
         cost_per_million={("a", "1m"): 4.45},
         cost_per_million_prompt={("a", "1m"): 1.5},
         cost_per_million_processed={("a", "1m"): 1.1},
+        revenue_per_hour={("a", "1m"): 3.2},
+        revenue_to_cost={("a", "1m"): 1.28},
         idle_seconds={"GPU-0001": 36.0},
         idle_cost={"GPU-0001": 0.025},
     )

@@ -19,6 +19,7 @@ from exporter.config.settings import (
     GpuSettings,
     HttpSdSettings,
     KubernetesSettings,
+    ModelPrice,
     Settings,
     StoreSettings,
     TlsSettings,
@@ -112,6 +113,7 @@ def test_the_full_example_is_read_as_it_is_meant():
         "127.0.0.1:9443", "auto", f"{GOOD_BASE}/files/token",
     )  # fmt: skip
     assert router.tls.ca_file == f"{GOOD_BASE}/files/ca.pem"
+    assert dict(full.costs.models) == {"llama-3.3-70b-instruct": ModelPrice(input=0.1, output=0.4)}
     assert dict(full.costs.gpu_hour) == {"NVIDIA H100 80GB HBM3": 2.5, "NVIDIA L40S": 0.8}
 
 

@@ -250,6 +250,49 @@ TABLE = {
         )
     },
     "prices without a currency": ("costs: {gpu_hour: {L4: 1}}", [(1, "costs.gpu_hour", "without a currency")]),
+    "prices of models without a currency": (
+        "costs: {models: {qwen: {output: 1}}}",
+        [(1, "costs.models", "without a currency")],
+    ),
+    "price of a model as a number": (
+        "costs:\n  currency: USD\n  models: {llama-3.3-70b: 0.4}",
+        [(3, "costs.models.llama-3.3-70b", "expected a mapping")],
+    ),
+    "price of a model that is none": (
+        "costs:\n  currency: USD\n  models: {llama-3.3-70b: {}}",
+        [(3, "costs.models.llama-3.3-70b", "neither input nor output")],
+    ),
+    "negative price of tokens": (
+        "costs: {currency: USD, models: {Qwen/Qwen3-8B: {input: -1, output: free}}}",
+        [
+            (1, "costs.models.Qwen/Qwen3-8B.input", "a price from 0"),
+            (1, "costs.models.Qwen/Qwen3-8B.output", "a price from 0"),
+        ],
+    ),
+    "price of a kind of tokens that does not exist": (
+        "costs: {currency: USD, models: {qwen: {output: 1, outputs: 1}}}",
+        [(1, "costs.models.qwen.outputs", "did you mean output?")],
+    ),
+    "nameless model": (
+        "costs: {currency: USD, models: {'': {output: 1}}}",
+        [(1, "costs.models.?", "the name of a model")],
+    ),
+    **{
+        f"secret as model {number}": (
+            f"costs: {{currency: USD, models: {{'{secret}': free}}}}",
+            [(1, "costs.models.?", "expected a mapping")],
+        )
+        for number, secret in enumerate(
+            (
+                "sk-proj-8FqZ2kLw91Vb",
+                "hf_Qw3rTy0iOp4sDf",
+                "AKIAIOSFODNN7EXAMPLE",
+                "6f1c0a52-9d5e-4b6e-8f0e-2f4f0d3c1a7b",
+                "9a0364b9e99bb480dd25e1f0284c8555",
+                "eyJhbGciOi.eyJzdWIi.SflKxwRJ",
+            )
+        )
+    },
     "nameless card": ("costs: {currency: USD, gpu_hour: {'': 1}}", [(1, "costs.gpu_hour.?", "the name of a GPU")]),
     "unknown profile": ("series: all", [(1, "series", "common, full")]),
     "unknown level": ("log: {level: warn}", [(1, "log.level", "did you mean warning?")]),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.config.settings import CostSettings, parse
+from exporter.config.settings import CostSettings, ModelPrice, parse
 from exporter.derive import economics
 from exporter.model import EngineReading, GpuAssignment, Quantity, TokenCount, Window, WindowFigures
 from exporter.runtime.app import App
@@ -333,6 +333,41 @@ def test_another_price_changes_the_cost_from_now_on_and_another_currency_begins_
     assert books.book([card(0, at=1072.0, utilization=0.0)]).idle_cost["GPU-0000"] == pytest.approx(0.075)
     books.costs = CostSettings(currency="EUR", gpu_hour={"card": 5.0})
     assert books.book([card(0, at=1108.0, utilization=0.0)]).idle_cost["GPU-0000"] == pytest.approx(0.05)
+
+
+# ── What tokens are sold for ────────────────────────────────────────────────────────────────────────────────────
+
+
+def selling(prompts=300.0, generated=100.0, **price):
+    """Return the figures of a replica on a GPU of 2.50 an hour whose tokens have this price a million."""
+    models = {"m": ModelPrice(**price)}
+    books = Books(*own("a", 0), costs=CostSettings(currency="USD", gpu_hour={"card": 2.5}, models=models))
+    window = WindowFigures(seconds=60.0, prompt_token_rate=prompts, generation_token_rate=generated)
+    return books.book([card(0)], replace(serving(), windows={"1m": window}))
+
+
+def test_revenue_is_the_price_of_both_kinds_of_tokens_and_stands_beside_the_price_of_the_gpus():
+    figures = selling(input=0.5, output=2.0)
+    earned = (300.0 * 0.5 + 100.0 * 2.0) * 3600 / 1e6  # 1.26 an hour
+    assert figures.revenue_per_hour == {("a", "1m"): pytest.approx(earned)}
+    assert figures.revenue_to_cost == {("a", "1m"): pytest.approx(earned / 2.5)}
+    assert figures.cost_per_million_prompt["a", "1m"] == pytest.approx(2.5 / 3600 / 300 * 1e6)
+
+
+def test_tokens_that_are_not_counted_have_no_revenue_unless_they_are_free():
+    assert selling(prompts=None, input=0.5, output=2.0).revenue_per_hour == {}
+    assert selling(prompts=None, output=2.0).revenue_per_hour == {("a", "1m"): pytest.approx(0.72)}
+    assert selling(generated=None, input=0.5).revenue_per_hour == {("a", "1m"): pytest.approx(0.54)}
+    assert selling(prompts=0.0, generated=0.0, output=2.0).revenue_to_cost == {("a", "1m"): 0.0}
+
+
+def test_a_model_without_a_price_and_gpus_without_one_have_no_ratio():
+    prices = {"other": ModelPrice(output=2.0)}
+    costs = CostSettings(currency="USD", models=prices)
+    assert Books(*own("a", 0), costs=costs).book([card(0)], serving(rate=100.0)).revenue_per_hour == {}
+    costs = CostSettings(currency="USD", models={"m": ModelPrice(output=2.0)})
+    figures = Books(*own("a", 0), costs=costs).book([card(0)], serving(rate=100.0))
+    assert (len(figures.revenue_per_hour), figures.revenue_to_cost) == (1, {})
 
 
 # ── A simulated node ────────────────────────────────────────────────────────────────────────────────────────────

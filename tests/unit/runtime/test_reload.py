@@ -147,6 +147,10 @@ CHANGES: dict[str, tuple[str, str]] = {
         "costs: {currency: USD, gpu_hour: {A: 1}}",
         "costs: {currency: USD, gpu_hour: {A: 2}}",
     ),
+    "costs.models": (
+        "costs: {currency: USD, models: {m: {output: 1}}}",
+        "costs: {currency: USD, models: {m: {output: 2}}}",
+    ),
     "series": ("series: common", "series: full"),
     "reload_endpoint": ("reload_endpoint: true", "reload_endpoint: false"),
     "web_page": ("web_page: true", "web_page: false"),
