@@ -5,7 +5,7 @@ from __future__ import annotations
 from exporter.diagnosis import thresholds as limit
 from exporter.diagnosis.view import View
 from exporter.diagnosis.xid_meanings import meaning
-from exporter.model import CardState, ReplicaState, Signal, Snapshot
+from exporter.model import CardState, EngineReading, Quantity, ReplicaState, Signal, Snapshot
 from exporter.model.finding import NO_REPLICA_SERVES, Verdict, Verdicts, VerdictState, gpu_name
 from exporter.model.text import Text
 from exporter.model.xid_catalog import Class, describe
@@ -70,7 +70,21 @@ def _replica(view: View, replica: ReplicaState, gpus: dict[str, Verdict]) -> Ver
         name = replica.name
         detail = Text(f"the certificate of {name} ends within an hour", f"{name} 的证书将在一小时内到期")
         return Verdict(VerdictState.DRAIN, "certificate", detail)
-    return next((found for found in below if found.state is VerdictState.DRAIN), _SERVE)
+    draining = next((found for found in below if found.state is VerdictState.DRAIN), None)
+    return draining or (_unread(replica) if _is_blank(replica.reading) else _SERVE)
+
+
+def _is_blank(reading: EngineReading | None) -> bool:
+    """Return whether no number of the page could be read; an idle engine has some, if only zeros.
+
+    The capacity alone, which stands in labels, is what vLLM shows before the first request.
+    """
+    if reading is None:
+        return True
+    known = {quantity for numbers in reading.ranks.values() for quantity in numbers}
+    if reading.parse_warnings:
+        known.discard(Quantity.KV_CACHE_CAPACITY)
+    return not (known or reading.finished or reading.histograms or reading.responses)
 
 
 def _unread(replica: ReplicaState) -> Verdict:

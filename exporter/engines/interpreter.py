@@ -117,7 +117,8 @@ class EngineInterpreter:
 
 def _reduce(item: CompiledNumber, numbers: list[float]) -> float:
     if item.equal is not None:
-        return float(sum(numbers[p] == item.equal for p in item.positions))
+        found = [numbers[p] for p in item.positions]
+        return math.nan if any(map(math.isnan, found)) else float(found.count(item.equal))
     if item.factors:
         return sum(numbers[p] * numbers[f] for p, f in zip(item.positions, item.factors, strict=True)) * item.scale
     if len(item.positions) == 1:

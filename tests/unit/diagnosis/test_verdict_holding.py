@@ -28,8 +28,13 @@ def down_for(reason):
     return replace(replica("a", up=False), status=SourceStatus(source="engine:a", up=False, reason=reason))
 
 
-WELL = replica("a", frozen=False)
-FROZEN = replica("a", frozen=True)
+def busy(frozen, **more):
+    """Return a replica with a running request."""
+    reading = EngineReading(at=START, engine="vllm", model="m", ranks={"0": {Quantity.REQUESTS_RUNNING: 1.0}}, **more)
+    return replica("a", reading=reading, frozen=frozen)
+
+
+WELL, FROZEN = busy(False), busy(True)
 HOLD, BACK = VERDICT_HOLD[VerdictState.EJECT], VERDICT_HOLD[VerdictState.SERVE]
 
 
@@ -70,12 +75,6 @@ def test_a_refused_connection_ejects():
         VerdictState.SERVE,
         VerdictState.EJECT,
     ]
-
-
-def busy(frozen, **more):
-    """Return a replica with a running request."""
-    reading = EngineReading(at=START, engine="vllm", model="m", ranks={"0": {Quantity.REQUESTS_RUNNING: 1.0}}, **more)
-    return replica("a", reading=reading, frozen=frozen)
 
 
 def test_after_a_restart_of_the_daemon_a_busy_replica_is_unknown_until_its_progress_was_judged():
