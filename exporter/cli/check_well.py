@@ -72,6 +72,14 @@ def _gateway(node: api.NodeDocument, gateway: api.GatewayDocument) -> Iterator[T
     yield Text(f"gateway {gateway.gateway}", f"网关 {gateway.gateway}")
     if known := [f"{name} {values.percent(share)}" for name, share in shares if share is not None]:
         yield _listed(known)
+    errors = [backend.error_ratio for backend in gateway.backends if backend.error_ratio is not None]
+    if errors:
+        highest = values.percent(max(errors))
+        yield (
+            Text(f"errors up to {highest}", f"错误率最高 {highest}")
+            if any(errors)
+            else Text("errors 0%", "错误率 0%")
+        )
     queued = [backend.queued for backend in gateway.backends if backend.queued is not None]
     if queued:
         yield Text(f"queued {sum(queued):g}", f"排队 {sum(queued):g}")

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from exporter import __version__
 from exporter.diagnosis.evidence import label as evidence_label
+from exporter.diagnosis.thresholds import WINDOW
 from exporter.model import CardState, GatewayState, GpuOwner, LinkHealth, ReplicaState, Snapshot
 from exporter.model.finding import Evidence, Finding, Severity, SubjectKind, Verdict, VerdictState
 from exporter.model.store import StoreQuantity, StoreState
@@ -164,6 +165,7 @@ class BackendDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
     active: float | None = None
     queued: float | None = None
     share: float | None = None  # of the pool's requests over the shortest window
+    error_ratio: float | None = None  # failed ÷ sent over the window that findings judge by
 
 
 class GatewayDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -440,6 +442,7 @@ def _replica(snapshot: Snapshot, replica: ReplicaState, language: Language) -> R
 
 def _gateway(gateway: GatewayState) -> GatewayDocument:
     figures = next(iter(gateway.windows.values()), None)
+    judged = gateway.windows.get(WINDOW)
     loads = gateway.reading.backends if gateway.reading is not None else {}
     return GatewayDocument(
         gateway=gateway.name,
@@ -455,6 +458,7 @@ def _gateway(gateway: GatewayState) -> GatewayDocument:
                 active=load.active,
                 queued=load.queued,
                 share=figures.shares.get(backend) if figures is not None else None,
+                error_ratio=judged.error_ratios.get(backend) if judged is not None else None,
             )
             for backend, load in loads.items()
         ),

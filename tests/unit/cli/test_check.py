@@ -552,6 +552,20 @@ def test_a_gateway_is_well_unless_a_finding_names_it_or_it_sends_requests_to_an_
     assert ("verdict serve: chat-a" in printed) == (state is VerdictState.SERVE)
 
 
+@pytest.mark.parametrize(
+    ("ratios", "shown"), [((0.0, 0.0), "  errors 0%"), ((0.0, 0.004), "  errors up to 0.4%"), ((None, None), "")]
+)
+def test_a_gateway_that_is_well_has_the_errors_of_its_worst_backend(ratios, shown):
+    backends = tuple(
+        api.BackendDocument(pool="p", backend=name, share=0.5, error_ratio=ratio)
+        for name, ratio in zip("ab", ratios, strict=True)
+    )
+    gateway = api.GatewayDocument(gateway="edge", kind="haproxy", up=True, backends=backends)
+    assert list(check_well.well(document(gateways=(gateway,)), Language.ENGLISH)) == [
+        f"gateway edge  a 50%  b 50%{shown}"
+    ]
+
+
 def test_what_is_well_stands_below_one_node_and_not_below_each_of_many():
     node = document(gpus=(gpu(0),))
     assert [line for line in report(Answer(url="a", document=node)) if line.startswith("  OK")]

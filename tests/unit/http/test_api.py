@@ -12,6 +12,15 @@ import pytest
 
 from exporter.http.server.api import REASON_HEADER, STATE_HEADER, TOO_OLD, Api
 from exporter.http.server.request import Request
+from exporter.model import (
+    Backend,
+    BackendLoad,
+    GatewayFigures,
+    GatewayLabels,
+    GatewayReading,
+    GatewayState,
+    SourceStatus,
+)
 from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind, Verdict, Verdicts, VerdictState
 from exporter.model.text import Text
 from exporter.render import api_schema
@@ -85,6 +94,24 @@ def test_no_published_field_of_v1_is_missing_or_has_become_another():
     }
     published = (pathlib.Path(__file__).parents[2] / "golden" / "published_api_v1.txt").read_text().splitlines()
     assert sorted(fields) == published
+
+
+def test_errors_of_a_backend_are_those_of_the_window_that_findings_judge_by(ask):
+    backend = Backend("pool", "a")
+    gateway = GatewayState(
+        name="edge",
+        labels=GatewayLabels("edge", "haproxy"),
+        status=SourceStatus(source="gateway:edge", up=True),
+        reading=GatewayReading(at=1.0, gateway="haproxy", backends={backend: BackendLoad(requests=1.0)}),
+        last_read_at=1.0,
+        windows={
+            "1m": GatewayFigures(seconds=60.0, shares={backend: 0.4}, error_ratios={backend: 0.5}),
+            "5m": GatewayFigures(seconds=300.0, shares={backend: 0.3}, error_ratios={backend: 0.02}),
+        },
+    )
+    ask.set(replace(SNAPSHOT, gateways=(gateway,)))
+    (shown,) = ask("node")[1]["gateways"]
+    assert shown["backends"] == [{"pool": "pool", "backend": "a", "share": 0.4, "error_ratio": 0.02}]
 
 
 def test_findings_come_in_both_languages_with_their_causes(ask):
