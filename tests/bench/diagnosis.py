@@ -2,7 +2,8 @@
 
     python -m tests.bench.diagnosis [--scenario hang] [--repeat 2000]
 
-The snapshots are those of a simulated node of eight GPUs two minutes after its start, without and with a fault.
+The snapshots are those of a simulated node of eight GPUs two minutes after its start: two replicas without and with a
+fault, and eight replicas of one GPU each, as at W8.
 Prints microseconds of CPU: the median of the repetitions.
 """
 
@@ -12,15 +13,25 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from exporter.http.server.agent_check import AgentCheckServer
 from exporter.http.server.api import Api
 from exporter.http.server.request import Request
 from exporter.render import api
 from exporter.runtime.diagnosis import Diagnosis
+from exporter.simulate.records import Scenario
+from exporter.simulate.scenarios import SCENARIOS
 from tests.support.virtual_node import VirtualNode
 
 SECONDS = 120
+
+
+def eight() -> Scenario:
+    """Return a node that is well, with a replica on each of its GPUs."""
+    mixed = next(scenario for scenario in SCENARIOS if scenario.name == "mixed")
+    replicas = (replace(mixed.replicas[1], name=f"r{number}", ranks=((number,),)) for number in range(8))
+    return replace(mixed, name="eight", replicas=tuple(replicas))
 
 
 def microseconds(call: Callable[[], object], repeat: int) -> float:
@@ -42,7 +53,7 @@ def main() -> None:
     print(
         f"{'scenario':10} {'judge':>8} {'verdict':>8} {'agent':>8} {'node':>8}  µs of CPU; node: rendered once a snapshot"
     )
-    for scenario in ("healthy", arguments.scenario):
+    for scenario in ("healthy", arguments.scenario, eight()):
         snapshot = VirtualNode(scenario).live_until(SECONDS)
         diagnosis, documents = (
             Diagnosis(),
@@ -61,7 +72,7 @@ def main() -> None:
         )
         figures = [microseconds(call, arguments.repeat) for call in calls]
         agent.stop()
-        print(f"{scenario:10} " + " ".join(f"{figure:8.1f}" for figure in figures))
+        print(f"{getattr(scenario, 'name', scenario):10} " + " ".join(f"{figure:8.1f}" for figure in figures))
 
 
 if __name__ == "__main__":
