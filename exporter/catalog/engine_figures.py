@@ -78,9 +78,8 @@ def _quantile_label(quantile: float) -> str:
 
 def _observations(stages: tuple[Stage, ...]) -> ReadSamples:
     def read(snapshot: Snapshot) -> Iterator[Sample]:
-        longest = _longest_labels(snapshot)
-        for replica, label, figures in _windows(snapshot):
-            for stage in stages if longest.get(replica.name) == label else COMMON_STAGES:
+        for replica, label, figures in _longest(snapshot):
+            for stage in stages:
                 latency = figures.latency.get(stage)
                 if latency is not None:
                     yield (*replica.labels, stage.value, label), latency.observations
@@ -149,7 +148,7 @@ LATENCY = (
     REPLICA.gauge(
         "latency_observations",
         _observations(LATENCIES),
-        "Observations behind the quantiles of the window; a p99 of 20 observations is their maximum.",
+        "Observations behind the quantiles of the longest window; a p99 of 20 observations is their maximum.",
         "stage",
         "window",
         series=SeriesSet.FULL,

@@ -120,7 +120,6 @@ _CLOCK_LIMITS: Which = {
 }
 _POWER_LIMITS: Which = {
     ("default",): Signal.POWER_LIMIT_DEFAULT,
-    ("min",): Signal.POWER_LIMIT_MIN,
     ("max",): Signal.POWER_LIMIT_MAX,
 }
 _TEMPERATURES: Which = {("gpu",): Signal.TEMPERATURE_GPU, ("memory",): Signal.TEMPERATURE_MEMORY}
@@ -324,7 +323,7 @@ HEAT_AND_POWER = (
     GPU.gauge(
         "power_limit_setting",
         signals(_POWER_LIMITS),
-        f"Power limits between which gpu_power_limit_watts can be set: {words(_POWER_LIMITS)}.",
+        f"Power limit that the GPU was made with, and the highest that can be set: {words(_POWER_LIMITS)}.",
         "limit",
         unit=Unit.WATTS,
         series=SeriesSet.FULL,
