@@ -151,6 +151,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     title: str  # as its makers write it
     versions: str = ""  # that were read, "" where only the present names are known
     servers: tuple[ServerProcess, ...] = ()  # () where nothing is found by command line
+    distribution: str = ""  # whose version is the engine's, as the folder of its metadata begins
     info: ServerInfo | None = None
     metrics_flag: str = ""  # without which the server shows no metrics
 

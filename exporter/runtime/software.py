@@ -10,9 +10,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from exporter.derive.gpu_processes import gpu_processes
 from exporter.derive.software import node_software
+from exporter.engines.tables import DISTRIBUTIONS
 from exporter.errors import ThreadLimitError
 from exporter.logs import log_event
 from exporter.model import CardState, SourceStatus
@@ -29,6 +31,8 @@ READ_SECONDS = 2.0  # for one process
 MAX_PROCESSES = 64  # of one refresh
 MAX_BLOCKED = 4  # threads that are left behind
 
+_read = partial(read_software, engines=DISTRIBUTIONS)
+
 
 class SoftwareWatcher:
     """The newest software of the node.  ``software`` and ``statuses`` are the publisher's."""
@@ -39,7 +43,7 @@ class SoftwareWatcher:
         cards: Callable[[], Sequence[CardState]],
         on_change: Callable[[], None] = lambda: None,
         root: str = "/proc",
-        read: Callable[[str, int], ProcessSoftware] = read_software,
+        read: Callable[[str, int], ProcessSoftware] = _read,
         clock: Callable[[], float] = time.monotonic,
         unix_now: Callable[[], float] = time.time,
     ) -> None:

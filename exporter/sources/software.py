@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from exporter.model.software import ComponentVersion, ProcessSoftware, SharedMemory
@@ -28,31 +28,29 @@ _LIBRARIES = (
     (re.compile(rf"libcudart\.so\.{_VERSION}"), "cuda_runtime"),
     (re.compile(rf"libcuda\.so\.{_VERSION}"), "cuda_driver"),
 )
-# Installed distributions, by the name that their metadata's folder begins with.
+# Installed distributions that engines build on, by the name that their metadata's folder begins with.
 _DISTRIBUTIONS = {
     "nvidia_nccl": "nccl",
     "nvidia_cuda_runtime": "cuda_runtime",
     "torch": "torch",
-    "vllm": "vllm",
-    "sglang": "sglang",
-    "tensorrt_llm": "tensorrt_llm",
-    "lmdeploy": "lmdeploy",
-    "aphrodite_engine": "aphrodite",
-    "text_generation_server": "tgi",
     "ray": "ray",
 }
 _METADATA = re.compile(rf"([a-z_]{{2,40}}?)(?:_cu[0-9]{{2}})?-{_VERSION}\.dist-info")
 _PACKAGES = re.compile(r"(/(?:[^/]+/){1,30}(?:site|dist)-packages)/")
 
 
-def read_software(root: str, pid: int) -> ProcessSoftware:
-    """Return what a process has loaded; ``root`` is ``/proc``.  May block for as long as a file system of it does."""
+def read_software(root: str, pid: int, engines: Mapping[str, str]) -> ProcessSoftware:
+    """Return what a process has loaded; ``root`` is ``/proc``.  May block for as long as a file system of it does.
+
+    ``engines``: the component of each distribution that is an engine, by how its metadata's folder begins.
+    """
     stat = procfs.stat(root, pid)
     if stat is None or stat.state == "D":
         return ProcessSoftware()
     libraries = procfs.libraries(root, pid)
+    components = {**_DISTRIBUTIONS, **engines}
     found = {version for name in libraries if (version := _of_library(name)) is not None}
-    found |= {version for folder in _folders(libraries) for version in _installed(root, pid, folder)}
+    found |= {version for folder in _folders(libraries) for version in _installed(root, pid, folder, components)}
     # libnccl.so.2 says less than the distribution that it came from.
     whole = {version.component for version in found if version.is_whole}
     return ProcessSoftware(
@@ -93,7 +91,7 @@ def _folders(libraries: Sequence[str]) -> list[str]:
     return list(folders)[:_MAX_FOLDERS]
 
 
-def _installed(root: str, pid: int, folder: str) -> Iterator[ComponentVersion]:
+def _installed(root: str, pid: int, folder: str, components: Mapping[str, str]) -> Iterator[ComponentVersion]:
     """Yield the versions of the known distributions in a folder of a process's own tree."""
     descriptor = _open_folder(root, pid, folder)
     if descriptor is None:
@@ -102,7 +100,7 @@ def _installed(root: str, pid: int, folder: str) -> Iterator[ComponentVersion]:
         with os.scandir(descriptor) as entries:
             for entry in islice(entries, _MAX_ENTRIES):
                 match = _METADATA.fullmatch(entry.name)
-                if match is not None and (component := _DISTRIBUTIONS.get(match[1])) is not None:
+                if match is not None and (component := components.get(match[1])) is not None:
                     yield ComponentVersion(component, match[2])
     except OSError:
         return

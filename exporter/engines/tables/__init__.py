@@ -27,6 +27,9 @@ ENGINES: tuple[Engine, ...] = (
 
 SERVERS: Mapping[str, tuple[ServerProcess, ...]] = {engine.kind: engine.servers for engine in ENGINES}
 
+# The engine of an installed distribution, by the name that its metadata's folder begins with.
+DISTRIBUTIONS: Mapping[str, str] = {engine.distribution: engine.kind for engine in ENGINES if engine.distribution}
+
 METRICS_PATHS = tuple(  # the longest first: one may end with another
     sorted({server.endpoint.path for servers in SERVERS.values() for server in servers}, key=len, reverse=True)
 )

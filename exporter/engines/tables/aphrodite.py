@@ -11,6 +11,7 @@ APHRODITE = Engine(
     kind="aphrodite",
     title="Aphrodite",
     versions="0.6",
+    distribution="aphrodite_engine",
     servers=(
         ServerProcess(
             modules=("aphrodite.endpoints.openai.api_server",),

@@ -28,6 +28,7 @@ LMDEPLOY = Engine(
     kind="lmdeploy",
     title="LMDeploy",
     versions="0.16",
+    distribution="lmdeploy",
     servers=(
         ServerProcess(
             programs=("lmdeploy",),

@@ -79,6 +79,7 @@ SGLANG = Engine(
     kind="sglang",
     title="SGLang",
     versions="0.4 to 0.5.23",
+    distribution="sglang",
     servers=(
         ServerProcess(
             modules=("sglang.launch_server",),

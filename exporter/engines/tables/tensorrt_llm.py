@@ -54,6 +54,7 @@ TENSORRT_LLM = Engine(
     kind="tensorrt_llm",
     title="TensorRT-LLM",
     versions="0.20 and newer",
+    distribution="tensorrt_llm",
     servers=(
         ServerProcess(
             modules=("tensorrt_llm.commands.serve",),

@@ -41,6 +41,7 @@ TGI = Engine(
     kind="tgi",
     title="TGI",
     versions="1.4 to 3.3, the last; archived upstream",
+    distribution="text_generation_server",
     servers=(
         ServerProcess(
             # Not text-generation-server: that is a shard, which the launcher starts and the router talks to.

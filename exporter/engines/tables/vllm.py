@@ -86,6 +86,7 @@ VLLM = Engine(
     kind="vllm",
     title="vLLM",
     versions="0.4.3 to 0.33",
+    distribution="vllm",
     servers=(
         ServerProcess(
             modules=("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server"),

@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from exporter.engines.tables import DISTRIBUTIONS
 from exporter.model.software import ComponentVersion
 from exporter.sources.software import fabric_manager_runs, read_software
 
@@ -31,7 +32,7 @@ class Proc:
         return folder / "root"
 
     def read(self, pid=7):
-        return read_software(str(self.root), pid)
+        return read_software(str(self.root), pid, DISTRIBUTIONS)
 
     def versions(self, pid=7):
         return dict(self.read(pid).versions)
@@ -159,7 +160,7 @@ def test_a_real_process_is_read(tmp_path):
     library = tmp_path / "libnccl.so.2.29.1"
     library.write_bytes(b"\0" * 4096)
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ):
-        found = read_software("/proc", os.getpid())
+        found = read_software("/proc", os.getpid(), DISTRIBUTIONS)
     assert ("nccl", "2.29.1") in found.versions
     assert (found.shared_memory is not None) == os.path.isdir("/dev/shm")
 
