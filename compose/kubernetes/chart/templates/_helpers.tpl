@@ -24,8 +24,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{- define "shardwatch.priorityClass" -}}
 {{- $name := .Values.priorityClass.name -}}
-{{- if and (hasPrefix "system-" $name) (or .Values.priorityClass.create (ne .Release.Namespace "kube-system")) -}}
-{{- fail (printf "priorityClass.name: %s exists already, and many clusters admit it in the namespace kube-system only: set priorityClass.create to false and install there, or remove the name" $name) -}}
+{{- if and .Values.priorityClass.create (hasPrefix "system-" $name) -}}
+{{- fail (printf "priorityClass.name: %s exists already: set priorityClass.create to false, or remove the name" $name) -}}
 {{- end -}}
 {{- $name | default (ternary (include "shardwatch.fullname" .) "" .Values.priorityClass.create) -}}
 {{- end }}
