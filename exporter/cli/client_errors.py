@@ -32,7 +32,7 @@ _CHINESE = {
     "unreachable": "无法连接",
     "url": "URL 无效",
 }
-_DETAILS = {"timeout": "{:g} 秒", "too_large": "上限 {:.0f} 字节"}  # how the detail of a reason is written
+_DETAILS = {"timeout": "{:.1f} 秒", "too_large": "上限 {:.0f} 字节"}  # how the detail of a reason is written
 _FIELD = re.compile(r"`([^`]+)`\Z")
 
 

@@ -52,7 +52,7 @@ def print_urls(host: str, port: int, lines: tuple[str, ...] = ()) -> None:
     with contextlib.suppress(OutputError):  # the log has it too, and nothing is served worse
         streams.print_lines(
             f"metrics    http://{address}/metrics",
-            f"all paths  http://{address}/",
+            f"node page  http://{address}/",
             f"diagnosis  shardwatch check {address}",
             *lines,
             "stop with Ctrl-C",

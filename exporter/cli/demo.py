@@ -32,6 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
         message = did_you_mean(arguments.scenario, scenarios, f"unknown scenario {arguments.scenario!r}")
         print(f"shardwatch demo: {message}", file=sys.stderr)
         return BAD_USAGE
+    if not scenario.faults and (arguments.fault_at, arguments.fault_until) != (None, None):
+        arguments.command.error(f"scenario {scenario.name} has no fault that --fault-at and --fault-until could move")
     begins = [fault.at if arguments.fault_at is None else arguments.fault_at for fault in scenario.faults]
     if begins and arguments.fault_until is not None and arguments.fault_until <= min(begins):
         arguments.command.error("argument --fault-until: the fault would end before it begins")

@@ -40,7 +40,7 @@ LONGEST_ONLY = {
 }
 
 
-def config_lint(settings: Settings) -> list[str]:
+def config_lint(settings: Settings, *, listens: bool = True) -> list[str]:
     """Return a hint for each questionable setting, beginning with the key that it is about."""
     labels = [window.label for window in settings.windows]
     hints = [_missing(label, users) for label, users in WINDOW_USERS.items() if label not in labels]
@@ -51,7 +51,7 @@ def config_lint(settings: Settings) -> list[str]:
             f"and panels of the shipped {_dashboards(dashboards)} that read {LONGEST} stay empty; remove what is "
             f"longer than {LONGEST} if you use them"
         )
-    if settings.web_config_file is None:
+    if listens and settings.web_config_file is None:
         hints += access_hints(settings, ())
     hints += _plain_tokens(settings)
     return hints + [_sparse(window, slow) for window in settings.windows if (slow := _slow(settings, window))]

@@ -24,6 +24,27 @@ from exporter.model.finding import Evidence, Finding, Severity, Subject, Subject
 from exporter.model.text import Text
 
 _NO_PAST = Past()
+_READ_LOG = Text(
+    "Read why in the daemon's log: journalctl -u shardwatch.", "在守护进程日志中查看原因：journalctl -u shardwatch。"
+)
+_SOURCE_STEPS = {  # by kind of source
+    "discovery": Text(
+        "Read in the daemon's log what it could not read (journalctl -u shardwatch); correct it under discovery.",
+        "在守护进程日志中查看无法读取的内容（journalctl -u shardwatch），并在 discovery 中更正。",
+    ),
+    "gpu_page": Text(
+        "Ask the GPU exporter itself (curl its URL under gpu.pages); start it or correct the URL.",
+        "直接访问该 GPU exporter（curl gpu.pages 中的 URL）；启动它或更正 URL。",
+    ),
+    "kernel_log": Text(
+        "Give Shardwatch the kernel log: CAP_SYSLOG, or the group systemd-journal or adm.",
+        "让 Shardwatch 可读内核日志：CAP_SYSLOG，或加入 systemd-journal 或 adm 组。",
+    ),
+    "processes": Text(
+        "Find the process that is stuck in the kernel: ps -eo pid,stat,wchan,args (state D).",
+        "找到卡在内核中的进程：ps -eo pid,stat,wchan,args（状态 D）。",
+    ),
+}
 # Which findings explain which; the first that applies to the same replica (or GPU) takes the cause.
 _GPU_DEAD = (
     "GpuLost",
@@ -44,6 +65,7 @@ _GPU_SLOW = (
     "GpuFabricProblem",
 )
 _NIC_BAD = ("NicPortDown", "NicLinkFlaps", "NicErrorsRise", "NicBelowRate")
+_OF_A_WORKING_PORT = frozenset(_NIC_BAD) - {"NicPortDown"}
 _EXPLAINED_BY = {
     "EngineFrozen": (*_GPU_DEAD, "NicPortDown", "NicLinkFlaps"),
     "EngineDown": (*_GPU_DEAD, "NicPortDown", "NicLinkFlaps"),
@@ -128,8 +150,14 @@ def _without_slow(found: Sequence[Finding]) -> list[Finding]:
     return rest
 
 
+def _without_lingering(found: Sequence[Finding]) -> list[Finding]:
+    """Return the findings without what lingers of a port that has gone down since."""
+    down = {finding.subject for finding in found if finding.id == "NicPortDown"}
+    return [finding for finding in found if finding.id not in _OF_A_WORKING_PORT or finding.subject not in down]
+
+
 def _nest(found: Sequence[Finding]) -> list[Finding]:
-    rest = _without_slow(found)
+    rest = _without_slow(_without_lingering(found))
     for symptom in _SYMPTOMS[::-1]:  # inner causes first, so that a cause carries its own causes along
         for finding in [other for other in rest if other.id == symptom]:
             causes = [
@@ -194,5 +222,5 @@ def _daemon(snapshot: Snapshot) -> Iterator[Finding]:
                 f"{status.source} cannot be read: {status.reason}", f"无法读取 {status.source}：{status.reason}"
             ),
             evidence=(Evidence("reason", status.reason),),
-            actions=(Text("See docs/troubleshooting.md.", "参见 docs/troubleshooting.md。"),),
+            actions=(_SOURCE_STEPS.get(kind, _READ_LOG),),
         )

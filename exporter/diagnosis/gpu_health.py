@@ -324,14 +324,17 @@ def _links(view: View, card: CardState) -> Iterator[Finding]:
         generation, width = signal(card, Signal.PCIE_LINK_GENERATION), signal(card, Signal.PCIE_LINK_WIDTH)
         best = signal(card, Signal.PCIE_LINK_GENERATION_MAX), signal(card, Signal.PCIE_LINK_WIDTH_MAX)
         known = None not in (generation, width, *best)
-        actual = f" (gen {generation:g} x{width:g} of gen {best[0]:g} x{best[1]:g})" if known else ""
+        actual = Text("", "")
+        if known:
+            now, rated = f"gen {generation:g} x{width:g}", f"gen {best[0]:g} x{best[1]:g}"
+            actual = Text(f" ({now} of {rated})", f"（{now}，最高 {rated}）")
         yield Finding(
             id="GpuPcieDowngraded",
             severity=Severity.WARNING,
             subject=gpu,
             summary=Text(
-                f"{gpu.label}: PCIe link runs below its best under load{actual}",
-                f"{gpu.text.zh}：负载下 PCIe 链路低于最佳速率{actual}",
+                f"{gpu.label}: PCIe link runs below its best under load{actual.en}",
+                f"{gpu.text.zh}：负载下 PCIe 链路低于最佳速率{actual.zh}",
             ),
             evidence=(*measured("pcie_generation", generation), *measured("pcie_width", width), *location(card)),
             actions=(

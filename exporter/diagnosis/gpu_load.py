@@ -66,7 +66,6 @@ _MEMORY_ACTIONS = {
         ),
     ),
     MemoryOwner.REPLICA: (_LEAK,),
-    MemoryOwner.OTHER: (action.OTHER_PROCESS,),
 }
 
 
@@ -89,6 +88,8 @@ def _straggler(view: View, card: CardState) -> Iterator[Finding]:
     gpu = view.gpu(card)
     cause = CAUSE_NAMES[straggler.cause]
     tenant = _other_owners(view, card, straggler.replica) if straggler.cause is Cause.OTHER_TENANT else ""
+    held = holders(view, card, straggler.replica)
+    steps = (held.step() if step is action.OTHER_PROCESS else step for step in _SOLUTIONS[straggler.cause])
     named = Text(f" ({tenant})", f"（{tenant}）") if tenant else Text("", "")
     slower = f", {straggler.slowdown:.2f}x slower than its group" if straggler.slowdown is not None else ""
     slower_zh = f"，比同组慢 {straggler.slowdown:.2f} 倍" if straggler.slowdown is not None else ""
@@ -106,7 +107,7 @@ def _straggler(view: View, card: CardState) -> Iterator[Finding]:
             *location(card),
         ),
         cause=cause,
-        actions=_SOLUTIONS[straggler.cause],
+        actions=tuple(steps),
         relief=Text(f"Move load off {straggler.replica}.", f"减少发往 {straggler.replica} 的流量。"),
         replica=straggler.replica,
     )
@@ -239,7 +240,7 @@ def _memory(view: View, past: Past, card: CardState, replica: str) -> Iterator[F
             *_tenants(view, card, replica),
             *location(card),
         ),
-        actions=_MEMORY_ACTIONS[held.owner],
+        actions=(held.step(),) if held.owner is MemoryOwner.OTHER else _MEMORY_ACTIONS[held.owner],
         replica=replica,
     )
 

@@ -12,6 +12,7 @@ from enum import Enum
 from msgspec import Struct
 from msgspec.structs import replace
 
+from exporter.diagnosis.gpu_actions import OTHER_PROCESS
 from exporter.diagnosis.view import View, measured
 from exporter.model import EMPTY, CardProcess, CardState
 from exporter.model.finding import Evidence
@@ -53,6 +54,17 @@ class Holders(Struct, frozen=True, kw_only=True):
                 yield Evidence(name, process.memory, "bytes")
             if owner := self.owners.get(process.pid):
                 yield Evidence(f"owner_of_{process.pid}", owner)
+
+    def step(self) -> Text:
+        """Return what to do about a process that is not of the replica, by its number where that is known."""
+        if self.holder is None or self.owner is not MemoryOwner.OTHER:
+            return OTHER_PROCESS
+        pid = self.holder.pid
+        owner = self.owners.get(pid, "")
+        return Text(
+            f"End or move process {pid}{f' ({owner})' if owner else ''}.",
+            f"结束或迁走进程 {pid}{f'（{owner}）' if owner else ''}。",
+        )
 
     def clause(self) -> Text:
         """Return whose bytes they are, as the end of a sentence; empty where that is not known."""

@@ -9,7 +9,7 @@ from msgspec import Struct
 from exporter.diagnosis import thresholds as limit
 from exporter.diagnosis.history import NicPast, Past
 from exporter.diagnosis.view import View
-from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind
+from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind, gpu_name
 from exporter.model.nic import NicState
 from exporter.model.text import Text
 
@@ -22,6 +22,17 @@ _COUNTERS = Text(
     "direction.",
     "比较链路两端的计数器（perfquery、ethtool -S）：哪一端收到错误即可判断方向。",
 )
+_STATES = {  # as the kernel names them, in Chinese
+    "armed": "待激活",
+    "disabled": "已禁用",
+    "down": "断开",
+    "init": "初始化",
+    "link_error_recovery": "链路错误恢复",
+    "link_up": "链路已建立",
+    "polling": "轮询中",
+    "sleep": "休眠",
+    "training": "训练中",
+}
 _MINUTES = f"{limit.WINDOW_SECONDS / 60:g}"
 
 
@@ -38,7 +49,7 @@ def findings(view: View, past: Past) -> Iterator[Finding]:
     """Yield what is wrong with each port of the snapshot; of one that is down, nothing else."""
     for nic in view.snapshot.nics:
         known = past.nics.get(nic.port.key, NicPast())
-        problems = (_down(nic),) if nic.is_down else (_flaps(known), _below_rate(nic), _errors(known))
+        problems = (_down(nic, known),) if nic.is_down else (_flaps(known), _below_rate(nic), _errors(known))
         for problem in problems:
             if problem is not None:
                 yield _finding(view, nic, problem)
@@ -49,13 +60,15 @@ def _finding(view: View, nic: NicState, problem: _Problem) -> Finding:
     label = f"{key.device} port {key.port}"
     gpus = [view.cards[near.uuid] for near in nic.nearest if near.uuid in view.cards]
     owners = [owner for card in gpus if (owner := view.owner(card))]
-    beside = ", ".join(f"GPU {card.labels.gpu}" for card in gpus)
+    beside = Text(
+        ", ".join(f"GPU {card.labels.gpu}" for card in gpus), "、".join(gpu_name(card.labels.gpu).zh for card in gpus)
+    )
     return Finding(
         id=problem.id,
         severity=Severity.WARNING,
         subject=Subject(SubjectKind.ADAPTER, f"{key.device}/{key.port}", label),
-        summary=Text(label, f"{key.device} 端口 {key.port}") + problem.summary,
-        evidence=(*problem.evidence, *_where(view, nic), *((Evidence("nearest_gpus", beside),) if beside else ())),
+        summary=Text(label, f"{key.device} 端口 {key.port} ") + problem.summary,
+        evidence=(*problem.evidence, *_where(view, nic), *((Evidence("nearest_gpus", beside),) if gpus else ())),
         actions=(Text(action.en.replace("{port}", label), action.zh.replace("{port}", label)),),
         replica=owners[0] if owners else "",
     )
@@ -78,12 +91,16 @@ def _where(view: View, nic: NicState) -> Iterator[Evidence]:
         yield Evidence("driver_events", ", ".join(recent))
 
 
-def _down(nic: NicState) -> _Problem:
+def _down(nic: NicState, known: NicPast) -> _Problem:
+    errors = _errors(known)
     state = nic.port.physical_state or nic.port.state
     return _Problem(
         id="NicPortDown",
-        summary=Text(f" is down ({state})", f"已断开（{state}）"),
-        evidence=(Evidence("state", nic.port.state),),
+        summary=Text(f" is down ({state})", f"已断开（{_STATES.get(state, state)}）"),
+        evidence=(
+            Evidence("state", Text(nic.port.state, _STATES.get(nic.port.state, nic.port.state))),
+            *(errors.evidence if errors is not None else ()),
+        ),
     )
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 from exporter.catalog.spec import SeriesSet
 from exporter.config.lint import access_hints, config_lint
 from exporter.config.settings import EngineSettings, NicSettings, Settings
-from exporter.derive.assignment import Assignment
+from exporter.derive.assignment import Assignment, Endpoint
 from exporter.driver.daemon.source import CardSource
 from exporter.errors import SettingsError
 from exporter.http.server.agent_check import AgentCheckServer
@@ -45,7 +45,7 @@ from exporter.runtime.gpu_events import GpuEvents
 from exporter.runtime.memory import max_connections
 from exporter.runtime.nics import NicWatcher
 from exporter.runtime.poll.manager import PollerManager
-from exporter.runtime.publisher import Publisher
+from exporter.runtime.publisher import GAP, Publisher
 from exporter.runtime.reload import outcome, waiting
 from exporter.runtime.software import SoftwareWatcher
 from exporter.runtime.stragglers import StragglerTracker
@@ -121,7 +121,7 @@ class App:
         cgroup, simulated_pods = (driver.cgroup, driver.pods) if driver is not None else (None, ())
         self.assignments = AssignmentWatcher(
             cards=self._known_cards,
-            endpoints=self.pollers.endpoints,
+            endpoints=self._gpu_endpoints,
             on_engines=self.discovery.on_processes if settings.discovery.processes else None,
             on_change=self._notify,
             names_owners=lambda: self.settings.owners.enabled,
@@ -164,7 +164,7 @@ class App:
             nic_events=self.events.nic_events,
             software=lambda: self.software.software,
             publish=self._publish,
-            judge=Diagnosis().judge,
+            judge=Diagnosis(gap=GAP).judge,
             on_cards=lambda cards: self.assignments.on_cards(cards),  # noqa: PLW0108 - made after it
             owners=lambda cards: self.assignments.owners(cards),  # noqa: PLW0108 - made after it
             economy=self._economy,
@@ -186,7 +186,9 @@ class App:
         Raise ListenError when it cannot be bound, and SettingsError when the web configuration is bad.
         """
         address = self.settings.listen
-        if self.settings.web_config_file is not None:
+        if self.settings.web_config_file is None:
+            _log_hints(access_hints(self.settings, ()))
+        else:
             from exporter.http.server.access_control import AccessControl  # noqa: PLC0415 - most nodes have none
             from exporter.http.server.web_config import WebConfigFile  # noqa: PLC0415
 
@@ -224,7 +226,7 @@ class App:
 
     def start(self) -> None:
         """Start reading.  The driver's worker comes first, so that it inherits nothing of what follows."""
-        _log_hints(config_lint(self.settings))
+        _log_hints(config_lint(self.settings, listens=False))
         if self.cards is not None:
             self.cards.start()
             self.software.start()
@@ -277,6 +279,11 @@ class App:
 
     def _known_cards(self) -> Sequence[CardState]:
         return self.publisher.snapshot.cards if self.publisher.snapshot else ()
+
+    def _gpu_endpoints(self) -> list[Endpoint]:
+        """Return the replicas whose GPUs are wanted: none where no GPU is read on purpose."""
+        gpu = self.settings.gpu
+        return self.pollers.endpoints() if gpu.enabled or gpu.pages else []
 
     def _other_statuses(self) -> Sequence[SourceStatus]:
         return [

@@ -3,11 +3,16 @@
 A finding is shown once its condition has held for its own time, and goes when the condition has been absent for as
 long as a poll may be missing.  A verdict changes only after the new one has held for its own time, in both
 directions, so that neither one late poll ejects a replica nor one good poll brings it back.
+
+After a gap between two snapshots the daemon itself was stopped (SIGSTOP, a frozen control group or machine), and what
+the sources show is its own absence.  Until they had time to be read again, findings and verdicts stay as they were,
+and that time counts for no holding time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
+from math import inf
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,7 +27,7 @@ from exporter.model.finding import Finding, Verdict, Verdicts, VerdictState
 
 # Seconds that a verdict must hold until it is shown.
 VERDICT_HOLD = {VerdictState.SERVE: 10.0, VerdictState.DRAIN: 5.0, VerdictState.EJECT: 5.0, VerdictState.UNKNOWN: 0.0}
-
+RESUME_SECONDS = 8.0  # after a gap until it is judged again: an exchange that the gap broke off, and the next one
 
 _STARTING = Verdict(VerdictState.UNKNOWN, "starting")
 
@@ -45,7 +50,13 @@ class _Pending(Struct):
 class Diagnosis:
     """Evaluates each snapshot in turn; owned by the thread that publishes."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, gap: float = inf) -> None:
+        """``gap``: seconds between two snapshots, above which the daemon itself was stopped between them."""
+        self._gap = gap
+        self._seen_at: float | None = None  # the newest snapshot
+        self._resumed_at, self._is_resuming = -inf, False
+        self._stopped = 0.0  # seconds that count for no holding time
+        self._judged: tuple[tuple[Finding, ...], Verdicts] = ((), Verdicts())
         self._history = DiagnosisHistory()
         self._held: dict[tuple[str, str], _Held] = {}
         self._replicas: dict[str, _Pending] = {}
@@ -54,8 +65,12 @@ class Diagnosis:
 
     def judge(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with its findings and verdicts."""
-        now = snapshot.at
-        for finding in find(snapshot, self._history.update(snapshot)):
+        past = self._history.update(snapshot)
+        if self._has_just_resumed(snapshot.at):
+            findings, known_verdicts = self._judged
+            return replace(snapshot, findings=findings, verdicts=known_verdicts)
+        now = snapshot.at - self._stopped
+        for finding in find(snapshot, past):
             held = self._held.get(finding.key)
             if held is None:
                 self._held[finding.key] = _Held(now, snapshot.unix_time, now, finding)
@@ -73,7 +88,18 @@ class Diagnosis:
         gpus = _hold(self._gpus, raw.gpus, now)
         known = any(verdict.state is not VerdictState.UNKNOWN for verdict in (*replicas.values(), *gpus.values()))
         node = _hold(self._node, {"": raw.node}, now, () if known else ("",))[""]
-        return replace(snapshot, findings=arrange(shown), verdicts=Verdicts(replicas=replicas, gpus=gpus, node=node))
+        self._judged = arrange(shown), Verdicts(replicas=replicas, gpus=gpus, node=node)
+        return replace(snapshot, findings=self._judged[0], verdicts=self._judged[1])
+
+    def _has_just_resumed(self, at: float) -> bool:
+        step = 0.0 if self._seen_at is None else at - self._seen_at
+        self._seen_at = at
+        if step > self._gap:
+            self._resumed_at = at
+        was_resuming, self._is_resuming = self._is_resuming, at - self._resumed_at < RESUME_SECONDS
+        if was_resuming or self._is_resuming:
+            self._stopped += step
+        return self._is_resuming
 
 
 def _is_progress_unknown(replica: ReplicaState) -> bool:

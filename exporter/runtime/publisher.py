@@ -49,6 +49,8 @@ Economy = Callable[[Sequence[CardState], Sequence[ReplicaState], Sequence[GpuAss
 
 MAX_PERIOD = 5.0  # seconds between snapshots when nothing is new
 GATHER_SECONDS = 0.02  # that the first update waits for those of the other sources
+GAP = MAX_PERIOD + 2.0  # seconds between two cycles, above which the daemon itself was stopped
+SETTLE_SECONDS = 1.0  # after a gap, for the sources to be read anew
 DEAD_AFTER = 30.0  # seconds without a cycle: the loop is dead, not slow
 STARTUP_GRACE = 5.0  # seconds that readiness waits for sources that have not answered once
 
@@ -272,7 +274,13 @@ class Publisher:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            begun = self._cycle_began = self._clock()
+            begun = self._clock()
+            if (
+                self.snapshot is not None and begun - self._cycle_began > GAP
+            ):  # else sources would look as if they had not answered
+                self._stopping.wait(SETTLE_SECONDS)
+                begun = self._clock()
+            self._cycle_began = begun
             self._wake.clear()
             self._hurry.clear()
             if self._stopping.is_set():  # since the last look, and its signal was just cleared

@@ -171,7 +171,8 @@ SCENARIOS = (
         expect=(
             Symptom(
                 'gpu_driver_info{driver_version="580.95.05"} == 1',
-                "start a second node with --node 1 and compare: its driver is older",
+                "start a second node with shardwatch demo --scenario drift --node 1 --listen 127.0.0.1:9854 and "
+                "compare with shardwatch check 127.0.0.1:9853 127.0.0.1:9854: its driver is older",
                 within=10.0,
             ),
             Symptom('llm_engine_info{replica="chat-a",version="0.32.0"} == 1', "so is its engine", within=10.0),

@@ -31,7 +31,7 @@ def explain(cause: BaseException, phase: str, seconds: float) -> EndpointError:
     if isinstance(cause, EndpointError):
         return EndpointError(cause.reason, str(cause), detail=cause.detail)
     if isinstance(cause, TimeoutError):
-        return EndpointError("timeout", f"not done within {seconds:g} s, stopped while {phase}", detail=seconds)
+        return EndpointError("timeout", f"not done within {seconds:.1f} s, stopped while {phase}", detail=seconds)
     if isinstance(cause, ssl.SSLError):
         return _explain_tls(cause, phase)
     if isinstance(cause, http.client.RemoteDisconnected):

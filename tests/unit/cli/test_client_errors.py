@@ -36,7 +36,7 @@ def test_every_reason_of_the_client_has_a_chinese_text():
         (EndpointError("http_404", "answered with status 404", detail=404), "应答状态码为 404；"),
         (EndpointError("http_4xx", "answered with status 499", detail=499), "应答状态码为 499"),
         (EndpointError("refused", "connection refused"), "连接被拒绝；服务是否在该端口上运行？"),
-        (EndpointError("timeout", "not done within 2.5 s", detail=2.5), "未在时限内完成（2.5 秒）"),
+        (EndpointError("timeout", "not done within 2.5 s", detail=4.99967), "未在时限内完成（5.0 秒）"),
         (EndpointError("redirect", "to another origin", detail="http://other:1"), "未跟随（http://other:1）"),
         (EndpointError("too_large", "the page is larger", detail=33554432), "应答过大（上限 33554432 字节）"),
         (EndpointError("credentials", "cannot read ca.pem", detail="ca.pem"), "凭据文件无法使用（ca.pem）"),

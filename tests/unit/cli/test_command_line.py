@@ -127,7 +127,7 @@ def test_where_to_look_is_printed_with_the_command_that_diagnoses(host, address,
     print_urls(host, 7, ("Watch x.",))
     assert capsys.readouterr().out.splitlines() == [
         f"metrics    http://{address}/metrics",
-        f"all paths  http://{address}/",
+        f"node page  http://{address}/",
         f"diagnosis  shardwatch check {address}",
         "Watch x.",
         "stop with Ctrl-C",
@@ -275,6 +275,8 @@ def test_man_understands_the_manual_page():
         ("demo --fault-until inf", "--fault-until: expected seconds"),
         ("demo --scenario heat --fault-at 10 --fault-until 10", "before it begins"),
         ("demo --scenario heat --fault-until 0", "before it begins"),
+        ("demo --scenario pcie --fault-at 10", "scenario pcie has no fault"),
+        ("demo --scenario skew --fault-until 10", "scenario skew has no fault"),
         ("demo --node -1", "--node: expected a number from 0"),
         ("demo --seed x", "invalid int value"),
     ],

@@ -131,6 +131,10 @@ def test_check_config_hints_at_a_web_configuration_that_protects_nothing(content
     assert "hint: listen: everybody who reaches this host can read the endpoint" in capsys.readouterr().out
 
 
+def test_who_does_not_listen_is_not_told_who_can_read_it():
+    assert not config_lint(Settings(), listens=False)
+
+
 def test_a_window_that_is_missing_is_named_with_what_it_silences():
     (only,) = warnings("windows: [1m]")
     assert only.startswith("windows: without 5m ") and "GatewayUneven and HighErrorRatio" in only

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from exporter.diagnosis.conditions import CONDITIONS
-from exporter.model import EngineReading, Quantity
-from exporter.runtime.diagnosis import Diagnosis
+from exporter.model import EngineReading, Quantity, SourceStatus
+from exporter.model.node import DaemonState
+from exporter.runtime.diagnosis import RESUME_SECONDS, Diagnosis
 from tests.support.builders import replica, snapshot
 from tests.support.records import replace
 
@@ -38,3 +39,20 @@ def test_a_condition_seen_once_is_never_shown_however_long_it_lingers():
 def test_a_condition_that_holds_is_shown_and_lingers():
     timeline = (0, UNEVEN), (HOLD, UNEVEN), (HOLD + LINGER, EVEN), (HOLD + LINGER + 1, EVEN)
     assert shown(*timeline) == [False, True, True, False]
+
+
+def test_what_a_stopped_daemon_missed_is_no_finding_and_a_finding_keeps_its_beginning():
+    diagnosis = Diagnosis(gap=7.0)
+
+    def at(seconds, **parts):
+        made = replace(snapshot(**parts), at=1000.0 + seconds, unix_time=1.7e9 + seconds)
+        return {finding.id: finding.since for finding in diagnosis.judge(made).findings}
+
+    refused = DaemonState(config_reload_successful=False)
+    hung = SourceStatus(source="kernel_log", up=False, reason="hung", hung=True)
+    since = {"ConfigurationNotLoaded": 1.7e9}
+    assert at(0, daemon=refused) == since
+    assert at(20, sources=(hung,)) == since
+    assert at(24, sources=(hung,)) == since
+    assert at(20 + RESUME_SECONDS, daemon=refused) == since
+    assert at(21 + RESUME_SECONDS, sources=(hung,), daemon=refused).keys() == {*since, "SourceHung"}

@@ -18,6 +18,7 @@ from exporter.model.nic import (
     NicState,
     PciLocation,
 )
+from exporter.model.text import Text
 from tests.support.builders import card, replica, snapshot
 from tests.support.records import replace
 
@@ -43,7 +44,7 @@ def named(findings):
 
 
 def evidence(finding):
-    return {item.name: item.value for item in finding.evidence}
+    return {item.name: item.value.en if isinstance(item.value, Text) else item.value for item in finding.evidence}
 
 
 def after(*states):
@@ -121,3 +122,26 @@ def test_an_adapter_beside_another_replica_is_no_cause():
     down = nic(is_down=True, state="down", nearest=(NearGpu("GPU-0000", "PIX"),))
     found = arrange(find(replace(seen(down), replicas=(frozen,))))
     assert {each.id for each in found} == {"EngineFrozen", "NicPortDown"}
+
+
+def test_a_port_that_is_down_has_its_errors_as_evidence_and_no_second_finding():
+    before = nic(errors={"symbol": 0.0})
+    down = nic(is_down=True, state="down", physical_state="polling", errors={"symbol": limit.NIC_ERRORS + 1.0})
+    found = after(before, down)
+    assert list(found) == ["NicPortDown"]
+    assert evidence(found["NicPortDown"])["errors_symbol"] == limit.NIC_ERRORS + 1.0
+
+
+def test_errors_that_were_found_before_the_port_went_down_are_shown_under_it():
+    before = nic(errors={"symbol": 0.0})
+    errors = after(before, nic(errors={"symbol": limit.NIC_ERRORS + 1.0}))["NicErrorsRise"]
+    down = named(find(seen(nic(is_down=True))))["NicPortDown"]
+    (shown,) = arrange((errors, down))
+    assert (shown.id, [cause.id for cause in shown.causes]) == ("NicPortDown", [])
+
+
+def test_a_port_is_described_in_chinese_without_words_of_the_kernel():
+    (finding,) = named(find(seen(nic(is_down=True, state="down", physical_state="polling")))).values()
+    assert finding.summary.zh == "mlx5_1 端口 1 已断开（轮询中）"
+    texts = {item.name: item.value.zh for item in finding.evidence if item.name in {"state", "nearest_gpus"}}
+    assert texts == {"state": "断开", "nearest_gpus": "1 号卡"}

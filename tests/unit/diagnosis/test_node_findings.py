@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
+from exporter.config.settings import parse
 from exporter.diagnosis.diagnose import find
-from exporter.model import CardFacts, Snapshot
+from exporter.model import CardFacts, Snapshot, SourceStatus
 from exporter.model.node import DaemonState
+from exporter.runtime.app import App
+from tests.support.builders import replica, snapshot
 
 
 def test_limits_that_discovery_reached_are_one_finding_that_names_them():
@@ -23,3 +28,32 @@ def test_gpus_that_were_removed_on_purpose_are_named():
     (finding,) = find(Snapshot(at=0.0, unix_time=0.0, removed=gone))
     assert (finding.id, finding.severity.value) == ("GpusRemoved", "info")
     assert finding.evidence[0].value == "GPU 4 GPU-4 at 00000000:04:00.0; GPU 5 GPU-5 at 00000000:05:00.0"
+
+
+@pytest.mark.parametrize("kind", ["discovery", "gpu_page", "kernel_log", "nics", "nvml_events", "processes"])
+def test_a_source_that_cannot_be_read_comes_with_a_step_on_the_node(kind):
+    source = SourceStatus(source=f"{kind}:x", up=False, reason="closed")
+    (finding,) = find(Snapshot(at=0.0, unix_time=0.0, sources=(source,)))
+    assert finding.actions and not any("docs/" in step.en + step.zh for step in finding.actions)
+
+
+@pytest.mark.parametrize(
+    "reason", ["no_driver", "no_processes", "pid_namespace", "no_permission", "ambiguous", "hung"]
+)
+def test_a_replica_without_gpus_comes_with_a_step_on_the_node(reason):
+    made = snapshot(replicas=(replica("a"),), daemon=DaemonState(unassigned={"a": reason}))
+    (finding,) = find(made)
+    assert finding.id == "ReplicaUnassigned"
+    assert finding.actions and not any("docs/" in step.en + step.zh for step in finding.actions)
+
+
+@pytest.mark.parametrize(("gpu", "asked"), [("{enabled: false}", []), ("{}", ["a"])])
+def test_where_no_gpu_is_read_on_purpose_no_replica_lacks_one(gpu, asked):
+    text = f"engines: [{{name: a, url: 'http://127.0.0.1:9/metrics'}}]\ngpu: {gpu}\ndiscovery: {{processes: false}}\n"
+    settings = parse(text, "test", {})
+    app = App(settings)
+    app.pollers.poll(settings.engines, after=1e6)
+    try:
+        assert [endpoint.replica for endpoint in app.assignments._endpoints()] == asked
+    finally:
+        app.pollers.poll(())

@@ -50,7 +50,7 @@ def waited_for(*owners, cause=Cause.OTHER_TENANT):
     uuids = [card(index).facts.uuid for index in (0, 1)]
     (finding,) = found(
         "GpuStraggler",
-        cards=(gpu(0, (7, 1.0), (9, 1.0)), gpu(1, (8, 1.0))),
+        cards=(gpu(0, (7, 1.0), (9, 4.0)), gpu(1, (8, 1.0))),
         replicas=(replica("chat"),),
         assignments=tuple(GpuAssignment(uuid=uuid, replica="chat") for uuid in uuids),
         stragglers=Stragglers(
@@ -65,6 +65,13 @@ def test_the_tenant_that_a_replica_waits_for_has_a_name():
     finding = waited_for(held_by(0, CHAT, 7), held_by(0, ALICE, 9), held_by(1, CHAT, 8))
     assert "(alice)" in finding.summary.en and "（alice）" in finding.summary.zh
     assert [item.value for item in finding.evidence if item.name == "other_owner"] == ["alice"]
+
+
+def test_the_step_names_the_process_that_the_evidence_names():
+    finding = waited_for(held_by(0, CHAT, 7), held_by(0, ALICE, 9), held_by(1, CHAT, 8))
+    assert [(step.en, step.zh) for step in finding.actions] == [
+        ("End or move process 9 (alice).", "结束或迁走进程 9（alice）。")
+    ]
 
 
 def test_no_tenant_is_named_where_owners_are_not_known_or_another_cause_holds():

@@ -6,7 +6,7 @@ import pytest
 
 from exporter.model import EngineReading, Quantity, SourceStatus
 from exporter.model.finding import VerdictState
-from exporter.runtime.diagnosis import VERDICT_HOLD, Diagnosis
+from exporter.runtime.diagnosis import RESUME_SECONDS, VERDICT_HOLD, Diagnosis
 from tests.support.builders import replica, snapshot
 from tests.support.records import replace
 
@@ -102,3 +102,18 @@ def test_a_node_without_gpus_is_unknown_while_no_replica_is_known():
         for seconds, state in ((0, busy(None)), (1, busy(False)))
     ]
     assert node == [VerdictState.UNKNOWN, VerdictState.SERVE]
+
+
+def test_nothing_is_ejected_because_the_daemon_itself_was_stopped():
+    diagnosis, down = Diagnosis(gap=7.0), down_for("refused")
+
+    def state(seconds, engine):
+        judged = diagnosis.judge(replace(snapshot(replicas=(engine,)), at=START + seconds))
+        return judged.verdicts.replicas["a"].state
+
+    assert [state(0, WELL), state(1, down)] == [VerdictState.SERVE, VerdictState.SERVE]
+    resumed = 1 + 20
+    assert state(resumed, down) is VerdictState.SERVE
+    judged = resumed + RESUME_SECONDS
+    assert [state(resumed + 4, down), state(judged, down)] == [VerdictState.SERVE] * 2
+    assert [state(judged + HOLD - 0.1, down), state(judged + HOLD, down)] == [VerdictState.SERVE, VerdictState.EJECT]

@@ -16,7 +16,7 @@ from exporter.model import (
     Outcome,
     SourceStatus,
 )
-from exporter.runtime.publisher import DEAD_AFTER, STARTUP_GRACE, Publisher
+from exporter.runtime.publisher import DEAD_AFTER, GAP, SETTLE_SECONDS, STARTUP_GRACE, Publisher
 from tests.support.builders import Clock, card, replica
 from tests.support.records import replace
 from tests.support.waiting import until
@@ -221,3 +221,24 @@ def test_everything_that_starts_is_shown_at_once():
         until(lambda: any(published_snapshot.replicas[0].reading for published_snapshot in published))
     finally:
         made.stop()
+
+
+def test_after_it_was_stopped_itself_the_sources_are_read_before_anything_is_published():
+    clock, life = Clock(), []
+
+    class Stopping(threading.Event):
+        def wait(self, timeout=None):
+            life.append(("wait", timeout))
+            return self.is_set()
+
+    made, _ = publisher(clock=clock, publish=lambda _: life.append("snapshot"))
+    made._stopping = Stopping()
+    made.start()
+    try:
+        until(lambda: life)
+        clock.tick(GAP + 1.0)
+        made.notify(at_once=True)
+        until(lambda: len(life) >= 3)
+    finally:
+        made.stop()
+    assert life[:3] == ["snapshot", ("wait", SETTLE_SECONDS), "snapshot"]
