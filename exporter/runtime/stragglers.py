@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -25,7 +25,6 @@ from exporter.derive.straggler import Judgement, Suspicion, judge
 from exporter.derive.straggler_evidence import CounterSample, GpuEvidence, collect_evidence, sample_counters
 from exporter.logs import log_event
 from exporter.model import CardReading, CardState, Cause, GpuAssignment, Straggler, Stragglers
-from exporter.model.median import median
 
 logger = logging.getLogger(__name__)
 
@@ -170,7 +169,7 @@ def _stragglers(replica: str, history: _GroupHistory) -> dict[str, Straggler]:
             against.setdefault(uuid, []).append(suspicion)
     return {
         uuid: Straggler(
-            uuid=uuid, replica=replica, cause=_most_common_cause(suspicions), slowdown=_median_slowdown(suspicions)
+            uuid=uuid, replica=replica, cause=_most_common_cause(suspicions), slowdown=_slowdown(history.cycles, uuid)
         )
         for uuid, suspicions in against.items()
         if len(suspicions) >= (LEAVE if uuid in history.stragglers else ENTER)
@@ -183,9 +182,15 @@ def _most_common_cause(suspicions: Sequence[Suspicion]) -> Cause:
     return min(named, key=lambda cause: (-named[cause], _ORDER[cause]))
 
 
-def _median_slowdown(suspicions: Sequence[Suspicion]) -> float | None:
+def _slowdown(cycles: Iterable[Judgement], uuid: str) -> float | None:
+    """Return how much longer the work of all cycles took because of a GPU; None where no cycle measured it.
+
+    A cycle of slowdown s does 1/s of the work, so this is the harmonic mean: traffic over a link comes in bursts, and
+    one cycle may show four times what the next shows.
+    """
+    suspicions = [cycle.suspects[uuid] for cycle in cycles if uuid in cycle.suspects]
     known = [suspicion.slowdown for suspicion in suspicions if suspicion.slowdown is not None]
-    return median(known) if known else None
+    return len(known) / sum(1.0 / slowdown for slowdown in known) if known else None
 
 
 def _log_changes(replica: str, before: Mapping[str, Straggler], after: Mapping[str, Straggler]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import re
@@ -14,6 +15,7 @@ from exporter.model import CardProcess, CardReading, Cause, GpuAssignment, Missi
 from exporter.runtime.stragglers import AGE, CYCLES, ENTER, GAP, JUDGED, StragglerTracker
 from tests.support.builders import card
 from tests.support.records import replace
+from tests.support.virtual_node import VirtualNode
 
 CALM = dict.fromkeys(("gpu_idle", "sw_power_cap", "hw_slowdown", "sw_thermal_slowdown"), False)
 
@@ -399,3 +401,11 @@ def test_a_verdict_is_logged_when_it_comes_and_when_it_goes(caplog):
         "straggler_over",
     ]
     assert "replica=chat uuid=GPU-0002 cause=thermal slowdown=1.2" in caplog.records[0].getMessage()
+
+
+def test_the_slowdown_of_a_link_that_is_used_in_bursts_hardly_moves():
+    node = VirtualNode("narrow", seed=1, fault_at=5.0)
+    shown = [found.slowdown for at in node.live(75) if at > 45 for found in node.publisher.snapshot.stragglers.found]
+    assert len(shown) == 30
+    steps = [abs(after / before - 1.0) for before, after in itertools.pairwise(shown)]
+    assert max(steps) < 0.1 and max(shown) / min(shown) < 1.3
