@@ -17,6 +17,7 @@ from exporter.model.finding import Severity, VerdictState
 from exporter.model.text import Language, Text
 from exporter.render import api
 from exporter.web import values
+from exporter.web.gpu_problems import gpu_problem
 from exporter.web.history import memory_ratio
 from exporter.web.marks import error_level, reason_words, severity_level
 from exporter.web.model import Level
@@ -60,7 +61,7 @@ _GPUS = (
     _Heading(Text("Marg", "余量"), 9, numeric=True),
     _Heading(Text("SM MHz", "SM MHz"), 6, numeric=True),
     _Heading(Text("Power", "功耗"), 7, numeric=True),
-    _Heading(Text("XID", "XID"), 8),
+    _Heading(Text("XID", "XID"), 2),
     _Heading(Text("Throttle", "降频"), 3),
 )
 _REPLICAS = (
@@ -72,7 +73,7 @@ _REPLICAS = (
     _Heading(Text("ITL p50", "ITL p50"), 3, numeric=True),
     _Heading(Text("KV", "KV"), 4, numeric=True),
     _Heading(Text("Hits", "命中率"), 5, numeric=True),
-    _Heading(Text(f"Err {limit.WINDOW}", f"错误率 {limit.WINDOW}"), 6, numeric=True),
+    _Heading(Text(f"Err {limit.WINDOW}", f"错误率 {limit.WINDOW}"), 2, numeric=True),
     _Heading(Text("Tok/s", "Token/s"), 7, numeric=True),
     _Heading(Text("GPUs", "GPU"), 8),
     _Heading(Text("Path", "路径"), 9),
@@ -205,9 +206,17 @@ def _gpus(node: api.NodeDocument, language: Language, unix_now: float) -> Iterat
         if gpu.straggler or gpu.verdict.state is VerdictState.EJECT:
             for replica in gpu.replicas:
                 slowing.setdefault(replica, []).append(gpu)
-    marks = _marks(node.findings)
+    marks, standstills = _marks(node.findings), _standstills(node)
     for gpu in node.gpus:
-        yield gpu.uuid[:200], gpu, _gpu(gpu, slowing, marks.get(gpu.uuid), language, unix_now)
+        standstill = next((standstills[name] for name in gpu.replicas if name in standstills), None)
+        state = _gpu_state(gpu, slowing, marks.get(gpu.uuid), standstill, language)
+        yield gpu.uuid[:200], gpu, _gpu(gpu, state, language, unix_now)
+
+
+def _standstills(node: api.NodeDocument) -> dict[str, str]:
+    """Return the replicas without progress, each with what its finding names as the cause, else ""."""
+    causes = {found.subject: found.causes[0].label for found in node.findings[:MAX_ROWS] if found.causes}
+    return {found.replica: causes.get(found.replica, "") for found in node.replicas if found.progress is False}
 
 
 def _marks(findings: Sequence[api.FindingDocument], depth: int = 0) -> dict[str, api.FindingDocument]:
@@ -223,8 +232,7 @@ def _marks(findings: Sequence[api.FindingDocument], depth: int = 0) -> dict[str,
 
 def _gpu(
     gpu: api.GpuDocument,
-    slowing: Mapping[str, list[api.GpuDocument]],
-    mark: api.FindingDocument | None,
+    state: TopCell,
     language: Language,
     unix_now: float,
 ) -> tuple[TopCell, ...]:
@@ -244,7 +252,7 @@ def _gpu(
     return (
         TopCell(label, number=None),
         TopCell(clean(" ".join(gpu.replicas[:8])) or ABSENT),
-        _gpu_state(gpu, slowing, mark, language),
+        state,
         ratio(Signal.UTILIZATION),
         ratio(Signal.SM_ACTIVE),
         ratio(Signal.TENSOR_ACTIVE),
@@ -271,6 +279,7 @@ def _gpu_state(
     gpu: api.GpuDocument,
     slowing: Mapping[str, list[api.GpuDocument]],
     mark: api.FindingDocument | None,
+    standstill: str | None,
     language: Language,
 ) -> TopCell:
     verdict = gpu.verdict.state
@@ -284,13 +293,22 @@ def _gpu_state(
     if verdict in (VerdictState.EJECT, VerdictState.DRAIN):
         return verdict_cell(gpu.verdict, language)
     if mark is not None:
-        return TopCell(clean(mark.id), level=severity_level(mark.severity))
+        return TopCell(gpu_problem(mark.id, language), level=severity_level(mark.severity))
+    return _waiting_state(gpu, slowing, standstill, language) or TopCell(TEXTS["ok"].in_(language), level=Level.GOOD)
+
+
+def _waiting_state(
+    gpu: api.GpuDocument, slowing: Mapping[str, list[api.GpuDocument]], standstill: str | None, language: Language
+) -> TopCell | None:
+    """Return what a healthy GPU waits for: another GPU, or what stops its replica; None where it works."""
     for replica in gpu.replicas:
         for other in slowing.get(replica, ()):
             if other.uuid != gpu.uuid:
                 word = Text("waits for GPU {}", "等待 {} 号卡").in_(language)
                 return TopCell(word.format(clean(other.gpu)), level=Level.INFO)
-    return TopCell(TEXTS["ok"].in_(language), level=Level.GOOD)
+    if standstill is None:
+        return None
+    return TopCell(f"{reason_words('no_progress', language)} {clean(standstill)}".rstrip(), level=Level.WARNING)
 
 
 def verdict_cell(verdict: api.VerdictDocument, language: Language, reason: str = "") -> TopCell:
@@ -333,6 +351,9 @@ def _replica(replica: api.ReplicaDocument, labels: Mapping[str, str], language: 
               if Quantity.KV_CACHE_USAGE.value in rank]  # fmt: skip
     kv = max(usages, default=None)
     hits, tokens = (window.hit_ratio, window.generation_token_rate) if window is not None else (None, None)
+    stalled = _stalled(replica)
+    if stalled is not None:  # the figures are of before
+        ttft = itl = hits = tokens = None
     judged = values.judged(replica.windows, None)
     errors = judged.error_ratio if judged is not None else None
     return (
@@ -344,12 +365,21 @@ def _replica(replica: api.ReplicaDocument, labels: Mapping[str, str], language: 
         _number(itl, values.seconds(itl)),
         _number(kv, values.percent(kv)),
         _number(hits, values.percent(hits)),
-        _number(errors, values.percent(errors), error_level(errors)),
+        _number(errors, values.percent(errors), error_level(errors))
+        if stalled is None
+        else _number(stalled, TEXTS["stalled"].in_(language).format(count=values.count(stalled)), Level.CRITICAL),
         _number(tokens, values.count(tokens)),
         TopCell(values.ranges(labels[uuid] for uuid in replica.gpus if uuid in labels) or ABSENT),
         TopCell(clean(replica.slowest_path) or ABSENT),
         TopCell(clean(f"{replica.engine} {replica.version}".strip())),
     )
+
+
+def _stalled(replica: api.ReplicaDocument) -> float | None:
+    """Return how many requests a replica without progress holds; None for one with progress."""
+    held = [total(replica, quantity) for quantity in (Quantity.REQUESTS_RUNNING, Quantity.REQUESTS_WAITING)]
+    known = [count for count in held if count is not None]
+    return sum(known) if replica.progress is False and known else None
 
 
 # ---------------------------------------------------------------------- nodes

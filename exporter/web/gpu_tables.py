@@ -10,6 +10,7 @@ from exporter.diagnosis.cause_names import CAUSE_NAMES
 from exporter.model import CardState, Signal
 from exporter.model.finding import VerdictState
 from exporter.web import values
+from exporter.web.gpu_problems import gpu_problem
 from exporter.web.history import memory_ratio
 from exporter.web.marks import reason_words, verdict_cell
 from exporter.web.model import Curve, Level, PageCell, PageColumn, PageRow, PageTable
@@ -47,7 +48,10 @@ def _gpu(node: NodeTables, card: CardState) -> PageRow:
         _links(node, card),
         _xid(node, uuid),
     )
-    return PageRow(key=f"gpu-{uuid}", cells=cells, level=node.marks.get(uuid, Level.NONE))
+    level = node.marks.get(uuid, Level.NONE)
+    if level is Level.NONE and cells[1].level is Level.WARNING:  # of its replica
+        level = Level.WARNING
+    return PageRow(key=f"gpu-{uuid}", cells=cells, level=level)
 
 
 def _gpu_name(node: NodeTables, card: CardState) -> PageCell:
@@ -76,11 +80,19 @@ def _gpu_state(node: NodeTables, card: CardState) -> PageCell:
         return verdict_cell(verdict, node.language)
     mark = node.marks.get(uuid, Level.NONE)
     if mark is not Level.NONE:
-        return PageCell(node.say(mark.value), clean(node.marked_by[uuid]), mark)
+        return PageCell(node.say(mark.value), gpu_problem(node.marked_by[uuid], node.language), mark)
+    return _waiting_state(node, uuid) or PageCell(node.say("ok"), level=Level.GOOD)
+
+
+def _waiting_state(node: NodeTables, uuid: str) -> PageCell | None:
+    """Return what a healthy GPU waits for: another GPU, or what stops its replica; None where it works."""
     waits = _waits_for(node, uuid)
     if waits:
         return PageCell(node.say("waits"), node.say("waits_for").format(gpu=waits), Level.INFO)
-    return PageCell(node.say("ok"), level=Level.GOOD)
+    stopped = [found.replica for found in node.assigned[uuid] if found.replica in node.standstills]
+    if not stopped:
+        return None
+    return PageCell(reason_words("no_progress", node.language), clean(node.standstills[stopped[0]]), Level.WARNING)
 
 
 def _waits_for(node: NodeTables, uuid: str) -> str:
@@ -128,7 +140,7 @@ def _memory(node: NodeTables, card: CardState) -> PageCell:
     return PageCell(
         values.percent(ratio),
         # The one process of a replica is named beside the GPU's number.
-        " ".join(filter(None, [used, *values.first(holders, MAX_HOLDERS, node.say)]))
+        " · ".join(filter(None, [used, *values.first(holders, MAX_HOLDERS, node.say)]))
         if len(holders) > 1 or not node.assigned[card.facts.uuid]
         else used,
         Level.WARNING if ratio is not None and ratio >= limit.GPU_MEMORY_USED else Level.NONE,

@@ -6,7 +6,7 @@ A curve is 120 floats of 4 bytes, one for each 5 seconds; a GPU has 6 curves (2,
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import nan
 
 from msgspec import Struct
@@ -179,14 +179,20 @@ def _events(before: Snapshot | None, snapshot: Snapshot) -> Iterator[Event]:
         since = finding.since if finding.since is not None else snapshot.unix_time
         is_kept = finding.severity is Severity.CRITICAL
         yield Event(unix_time=since, severity=finding.severity, text=finding.summary, is_kept=is_kept)
+    named = _named(found.values())
     for key in known:
-        if key in found:
+        if key in found or key[1] in named:  # a worse finding, or one it is part of, has taken its place
             continue
         text = Text("over: ", "已恢复：") + known[key].summary
         yield Event(unix_time=snapshot.unix_time, severity=Severity.NONE, text=text)
     if before is not None:
         yield from _verdict_changes(before, snapshot)
         yield from _restarts(before, snapshot)
+
+
+def _named(findings: Iterable[Finding]) -> set[str]:
+    """Return the subjects of findings, and the replicas whose users they hurt."""
+    return {name for finding in findings for name in (finding.subject.name, finding.replica) if name}
 
 
 def flatten(findings: Sequence[Finding]) -> dict[tuple[str, str], Finding]:

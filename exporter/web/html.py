@@ -77,9 +77,11 @@ class HtmlWriter:
             self._curves_of, self._curves = self._history.slot, {}
         say = words(Language(page.language))
         body = "".join(self._body(page, say, curves=curves))
-        gravest = page.problems[0].level if page.problems else page.summary.level
-        sign = f"{SIGNS.get(gravest, '')} {len(page.problems) or ''}".strip()
-        title = f"{sign} {say('title').format(node=page.node)}".strip()
+        shown = page.counts or (PageCell(level=page.summary.level),)
+        if page.verdict.level is Level.UNKNOWN and page.age > values.TOO_OLD:
+            shown = (PageCell(level=Level.UNKNOWN),)
+        signs = " ".join(f"{SIGNS.get(count.level, '')} {count.detail}".strip() for count in shown)
+        title = f"{signs} {say('title').format(node=page.node)}".strip()
         other = "en" if page.language == "zh" else "zh"
         return (
             f'<!DOCTYPE html>\n<html lang="{page.language}" data-version="{_text(page.version)}">\n<head>\n'
@@ -103,7 +105,7 @@ class HtmlWriter:
         yield f'<p id="old" class="alert" role="alert"{"" if old else " hidden"}>{old}</p>\n'
         yield (
             f'<p id="lost" class="alert" role="alert" hidden data-own data-text="{_text(lost)}"'
-            f' data-short="{_text(say("lost_short"))}"'
+            f' data-refused="{_text(say("lost_refused"))}" data-timeout="{_text(say("lost_timeout"))}"'
             f' data-title="? {_text(say("title").format(node=page.node))}"></p>\n'
         )
         yield _navigation(page, say)
@@ -240,10 +242,13 @@ def _header(page: NodePage, say: Words) -> str:
     other = "en" if page.language == "zh" else "zh"
     verdict = f'<span class="badge {page.verdict.level.value}">{_sign(page.verdict.level, say)}'
     verdict += f"{_text(pair(say, 'verdict', page.verdict.with_detail(say('reason'))))}</span>"
-    if page.gravest is not None:
-        sign = f'<i aria-hidden="true">{SIGNS[page.gravest.level]}</i>'
-        verdict += f' <span class="badge {page.gravest.level.value}" data-key="gravest">'
-        verdict += f"{sign}{_text(page.gravest.text)}</span>"
+    for count in page.counts:
+        sign = f'<i aria-hidden="true">{SIGNS[count.level]}</i>'
+        verdict += f' <span class="badge {count.level.value}" data-key="{count.level.value}">'
+        verdict += f"{sign}{_text(count.text)}</span>"
+    # The style sheet shows it instead of those where the script gets no answer.
+    unknown = _text(pair(say, "verdict", say("unknown")))
+    verdict += f' <span class="badge unknown then">{_sign(Level.UNKNOWN, say)}{unknown}</span>'
     # Only the script writes the age: without it, a page that cannot be loaded again would stay new for ever.
     data = say("no_data") if page.unix_time is None else say("data_of").format(time=page.time)
     template = _text(say("data_aged").replace("{time}", page.time))
@@ -289,7 +294,10 @@ def _findings(page: NodePage, say: Words) -> str:
     summary = page.summary
     keys = unique_keys(problem.key for problem in page.problems)
     inner = "".join(_problem(problem, key, say) for problem, key in zip(page.problems, keys, strict=True))
-    well = f'<p class="well {summary.level.value}">{_sign(summary.level, say)}{_text(summary.text)}</p>'
+    now = f"{_sign(summary.level, say)}{_text(summary.text)}"
+    then = f"{_sign(Level.UNKNOWN, say)}{_text(page.past_summary)}"
+    well = f'<p class="well {summary.level.value}"><span class="now">{now}</span>'
+    well += f'<span class="then">{then}</span></p>'
     if page.more_problems:
         inner += f'<p class="quiet">{_text(say("more_items").format(count=page.more_problems))}</p>'
     return _section("findings", say("findings"), inner or well)

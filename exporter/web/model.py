@@ -107,7 +107,8 @@ class NodePage(Struct, frozen=True, kw_only=True):
     age: float  # seconds
     problems: tuple[ShownFinding, ...]
     more_problems: int = 0  # besides those
-    gravest: PageCell | None  # how many findings have the gravest severity
+    counts: tuple[PageCell, ...]  # how many findings have each severity, the gravest first; ``detail``: the number
     summary: PageCell  # what stands in the place of findings where there are none
+    past_summary: str  # the same, once the data are old
     tables: tuple[PageTable, ...]
     events: tuple[ShownEvent, ...]

@@ -27,6 +27,10 @@ class NodeTables:
         for assignment in snapshot.assignments:
             self.assigned[assignment.uuid].append(assignment)
         self.owners = {pid: found.owner.name for found in snapshot.owners for pid in found.pids}
+        # replica without progress → what the first finding of it names as the cause, else ""
+        self.standstills = {
+            replica.name: self._cause(replica.name) for replica in snapshot.replicas if replica.frozen
+        }
         self.marks: dict[str, Level] = {}  # subject → the gravest finding about it
         self.marked_by: dict[str, str] = {}  # subject → the name of that finding
         for finding in flatten(snapshot.findings).values():
@@ -34,6 +38,11 @@ class NodeTables:
             if _ORDER.index(level) > _ORDER.index(self.marks.get(finding.subject.name, Level.NONE)):
                 self.marks[finding.subject.name] = level
                 self.marked_by[finding.subject.name] = finding.id
+
+    def _cause(self, replica: str) -> str:
+        concerning = (found for found in self.snapshot.findings if found.subject.name == replica and found.causes)
+        cause = next((found.causes[0].subject.text for found in concerning), None)
+        return "" if cause is None else cause.in_(self.language)
 
     def columns(self, *names: str, numeric: frozenset[str] = frozenset()) -> tuple[PageColumn, ...]:
         """Return columns by the keys of their headings; a key with ``_title`` behind it explains the heading."""

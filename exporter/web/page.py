@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterator
 
 from exporter import __version__
 from exporter.diagnosis.evidence import label
@@ -30,25 +31,31 @@ def build(
     say = words(language)
     empty = NodePage(
         node=clean(node), version=__version__, language=language.value, facts=(), unix_time=None, time="", age=age,
-        verdict=PageCell(say("unknown"), level=Level.UNKNOWN), problems=(), gravest=None, tables=(), events=(),
-        summary=PageCell(say("starting"), level=Level.UNKNOWN),
+        verdict=PageCell(say("unknown"), level=Level.UNKNOWN), problems=(), counts=(), tables=(), events=(),
+        summary=PageCell(say("starting"), level=Level.UNKNOWN), past_summary=say("starting"),
     )  # fmt: skip
     if snapshot is None:
         return empty
-    now = snapshot.unix_time
+    now, is_old = snapshot.unix_time, age > values.TOO_OLD
+    at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
+    past = say("none_found_then").format(time=at)
     return NodePage(
         node=empty.node,
         version=empty.version,
         language=empty.language,
         facts=tuple(_facts(snapshot, say)),
-        verdict=verdict_cell(snapshot.verdicts.node, language),
+        # What is not known any more is no verdict.
+        verdict=PageCell(say("unknown"), level=Level.UNKNOWN)
+        if is_old
+        else verdict_cell(snapshot.verdicts.node, language),
         unix_time=now,
-        time=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now)),
+        time=at,
         age=age,
         problems=tuple(_problem(finding, language, say, now) for finding in snapshot.findings[:MAX_PROBLEMS]),
         more_problems=max(0, len(snapshot.findings) - MAX_PROBLEMS),
-        gravest=_gravest(snapshot, say),
-        summary=_summary(snapshot, say),
+        counts=tuple(_counts(snapshot, say)),
+        summary=PageCell(past, level=Level.UNKNOWN) if is_old else _summary(snapshot, say),
+        past_summary=past,
         tables=tables(snapshot, language),
         events=tuple(
             ShownEvent(
@@ -98,15 +105,13 @@ def _problem(finding: Finding, language: Language, say: Words, now: float) -> Sh
     )
 
 
-def _gravest(snapshot: Snapshot, say: Words) -> PageCell | None:
-    """Return how many findings have the gravest severity; None without findings."""
+def _counts(snapshot: Snapshot, say: Words) -> Iterator[PageCell]:
+    """Yield how many findings have each severity, the gravest first; nothing without findings."""
     levels = Counter(severity_level(finding.severity) for finding in snapshot.findings)
     for level in (Level.CRITICAL, Level.WARNING, Level.INFO):
-        count = levels[level]
-        if count:
+        if count := levels[level]:
             key = f"one_{level.value}" if count == 1 else f"count_{level.value}"
-            return PageCell(say(key).format(count=count), level=level)
-    return None
+            yield PageCell(say(key).format(count=count), f"{count}", level)
 
 
 def _summary(snapshot: Snapshot, say: Words) -> PageCell:

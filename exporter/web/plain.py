@@ -21,8 +21,8 @@ def _lines(page: NodePage, say: Words) -> Iterator[str]:
     if page.unix_time is not None:
         data = say("data_aged").format(time=page.time, age=values.age(page.age, say))
     verdict = pair(say, "verdict", page.verdict.with_detail(say("reason")))
-    gravest = [] if page.gravest is None else [f"{SIGNS[page.gravest.level]} {page.gravest.text}"]
-    yield "  ".join([f"Shardwatch {page.version}", page.node, verdict, *gravest, *page.facts, data])
+    counts = [f"{SIGNS[count.level]} {count.text}" for count in page.counts]
+    yield "  ".join([f"Shardwatch {page.version}", page.node, verdict, *counts, *page.facts, data])
     if page.unix_time is not None and page.age > values.TOO_OLD:
         yield say("old").format(age=values.age(page.age, say), time=page.time)
     yield ""

@@ -35,6 +35,9 @@ def _replica(node: NodeTables, replica: ReplicaState) -> PageRow:
     ttft, itl = Stage.TIME_TO_FIRST_TOKEN, Stage.INTER_TOKEN
     judged = values.judged(replica.windows, None) if replica.reading is not None else None
     error_ratio = judged.error_ratio if judged is not None else None
+    stalled = _stalled(node, replica)
+    if stalled:  # the figures are of before
+        figures = None
     tokens = figures.generation_token_rate if figures is not None else None
     hits = figures.hit_ratio if figures is not None else None
 
@@ -58,12 +61,21 @@ def _replica(node: NodeTables, replica: ReplicaState) -> PageRow:
         ),
         PageCell(values.percent(hits), curve=curve("hit_ratio", top=1.0)),
         PageCell(values.percent(kv_usage(replica)), curve=curve("kv", top=1.0)),
-        PageCell(values.percent(error_ratio), level=error_level(error_ratio)),
+        PageCell(stalled, level=Level.CRITICAL)
+        if stalled
+        else PageCell(values.percent(error_ratio), level=error_level(error_ratio)),
         PageCell(values.count(tokens), curve=curve("tokens")),
         _cost(node, replica),
         _replica_gpus(node, replica),
     )
     return PageRow(key=f"replica-{replica.name}", cells=cells, level=node.marks.get(replica.name, Level.NONE))
+
+
+def _stalled(node: NodeTables, replica: ReplicaState) -> str:
+    """Return how many requests a replica without progress holds; availability counts them as failed."""
+    known = [requests(replica, quantity) for quantity in (Quantity.REQUESTS_RUNNING, Quantity.REQUESTS_WAITING)]
+    held = [count for count in known if count is not None]
+    return node.say("stalled").format(count=values.count(sum(held))) if replica.frozen and held else ""
 
 
 def _replica_verdict(node: NodeTables, replica: ReplicaState) -> PageCell:

@@ -27,7 +27,9 @@ function showAge() {
   if (!seen.at) return;
   const seconds = Math.max(0, (performance.now() - seen.when) / 1000);
   element.textContent = element.dataset.text.replace("{age}", age(seconds));
-  found("main").classList.toggle("old", seconds > OLD || lost);
+  const old = seconds > OLD || lost;
+  found("main").classList.toggle("old", old);
+  document.documentElement.classList.toggle("gone", old); // no verdict is known: the style sheet shows another
 }
 
 function showLost(problem) {
@@ -115,7 +117,10 @@ async function loop() {
     showFound();
   } catch (error) {
     etag = "";
-    showLost(/^HTTP/.test(error.message) ? error.message : found("lost").dataset.short);
+    const { refused, timeout } = found("lost").dataset;
+    const silent = error.name === "TimeoutError" || error.name === "AbortError"; // it listens: stopped, or overloaded
+    const problem = silent ? timeout.replace("{count}", TIMEOUT / SECOND) : refused;
+    showLost(/^HTTP/.test(error.message) ? error.message : problem);
   }
   showAge();
   busy = false;

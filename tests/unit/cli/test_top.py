@@ -71,7 +71,35 @@ def test_a_gpu_with_a_finding_is_not_ok(is_cause):
     if is_cause:
         finding = msgspec.structs.replace(finding, id="HighErrorRatio", subject="chat-b", causes=(finding,))
     rows = table("gpus", msgspec.structs.replace(node, findings=(finding,))).rows
-    assert [texts(row)[2] for row in rows] == ["ok"] * 5 + ["▲ GpuMemoryFull"] + ["ok"] * 2
+    assert [texts(row)[2] for row in rows] == ["ok"] * 5 + ["▲ memory full"] + ["ok"] * 2
+
+
+def test_a_replica_without_progress_has_stalled_requests_and_its_gpus_are_not_ok():
+    node = served("hang")
+    label = node.gpus[6].gpu
+    cause = api.FindingDocument(
+        id="NicPortDown", severity="warning", subject_kind="adapter", subject="m/1", label="m port 1", summary="s",
+        action="", runbook="NicPortDown",
+    )  # fmt: skip
+    frozen = msgspec.structs.replace(node.findings[0], subject="chat-b", causes=(cause,))
+    gpus = tuple(
+        msgspec.structs.replace(gpu, up=True, verdict=node.gpus[0].verdict) if gpu.gpu == label else gpu
+        for gpu in node.gpus
+    )
+    node = msgspec.structs.replace(node, findings=(frozen,), gpus=gpus)
+    assert [texts(row)[2] for row in table("gpus", node).rows] == ["ok"] * 4 + ["▲ no progress m port 1"] * 4
+    replicas = table("replicas", node)
+    stopped = next(row for row in replicas.rows if row.cells[0].text == "chat-b")
+    shown = [
+        texts(stopped)[column(replicas, heading)] for heading in ("TTFT p99", "ITL p50", "Hits", "Err 5m", "Tok/s")
+    ]
+    assert shown[:3] + shown[4:] == [values.ABSENT] * 4
+    assert shown[3].startswith("■ ") and shown[3].endswith(" stalled")
+
+
+def test_the_xid_of_a_lost_gpu_is_shown_at_80_columns():
+    found = table("gpus", served("hang"))
+    assert "XID" in {found.columns[number].heading for number, _ in fit(found, found.rows, 77)}
 
 
 @pytest.mark.parametrize(

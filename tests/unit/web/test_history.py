@@ -123,6 +123,24 @@ def test_a_finding_that_becomes_a_cause_is_no_new_event():
     assert len(history.events) == 2
 
 
+@pytest.mark.parametrize("place", ["worse", "cause", "beneath a cause", "replica"])
+def test_a_finding_whose_subject_another_finding_names_is_not_over(place):
+    worse = replace(FINDING, id="GpuLost", severity=Severity.CRITICAL, summary=Text("lost", ""), since=None)
+    other = replace(worse, id="EngineFrozen", subject=Subject(SubjectKind.REPLICA, "a", "a"), summary=Text("a", ""))
+    successor = {
+        "worse": worse,
+        "cause": replace(other, causes=(worse,)),
+        "beneath a cause": replace(other, causes=(replace(other, id="X", causes=(worse,)),)),
+        "replica": replace(other, replica=UUID),
+    }[place]
+    history = NodeHistory()
+    history.update(at(0, findings=(FINDING,)))
+    history.update(at(1, findings=(successor,)))
+    assert [text for text in texts(history) if text.startswith("over")] == []
+    history.update(at(2))
+    assert f"over: {successor.summary.en}" in texts(history)
+
+
 def test_a_verdict_that_changes_is_an_event_and_the_first_one_is_none():
     history = NodeHistory()
     states = (VerdictState.UNKNOWN, VerdictState.SERVE, VerdictState.EJECT, VerdictState.SERVE)

@@ -8,6 +8,7 @@ from math import nan
 
 import pytest
 
+from exporter.diagnosis.conditions import CONDITIONS
 from exporter.model import (
     Backend,
     BackendLoad,
@@ -18,6 +19,7 @@ from exporter.model import (
     GatewayReading,
     GatewayState,
     GpuAssignment,
+    Quantity,
     SourceStatus,
     WindowFigures,
     XidCount,
@@ -27,6 +29,7 @@ from exporter.model.finding import Evidence, Finding, Severity, Subject, Subject
 from exporter.model.owner import GpuOwner, Owner
 from exporter.model.text import Language, Text
 from exporter.web import plain, values
+from exporter.web.gpu_problems import GPU_PROBLEMS, gpu_problem
 from exporter.web.history import POINTS, Event, NodeHistory
 from exporter.web.html import HEIGHT, HtmlWriter, area, path, stretches
 from exporter.web.model import Level
@@ -158,7 +161,7 @@ def test_a_gpu_with_a_finding_is_not_ok(is_cause):
         finding = replace(finding, id="EngineSlow", subject=replica_subject, causes=(finding,))
     page = page_of(snapshot(cards=(card(0, utilization=0.5), card(1, utilization=0.5)), findings=(finding,)))
     marked, healthy = (row.cells[1] for table in page.tables if table.id == "gpus" for row in table.rows)
-    assert (marked.text, marked.detail, marked.level) == ("WARNING", "GpuHot", Level.WARNING)
+    assert (marked.text, marked.detail, marked.level) == ("WARNING", "hot", Level.WARNING)
     assert healthy.text == "ok"
 
 
@@ -278,7 +281,10 @@ def test_the_processes_of_a_gpu_stand_in_its_row_where_there_are_several():
     gpu = card(0, utilization=0.5)
     sizes = {11: 2**30, 12: 8 * 2**30, 13: 2**20}
     processes = tuple(CardProcess(pid=pid, memory=float(size)) for pid, size in sizes.items())
-    for known, detail in ((processes, "pid 12 8.0 GiB pid 11 1.0 GiB +1 more"), (processes[:1], "pid 11 1.0 GiB")):
+    for known, detail in (
+        (processes, "pid 12 8.0 GiB · pid 11 1.0 GiB · +1 more"),
+        (processes[:1], "pid 11 1.0 GiB"),
+    ):
         shown = replace(gpu, reading=replace(gpu.reading, processes=known))
         (table,) = [table for table in page_of(snapshot(cards=(shown,))).tables if table.id == "gpus"]
         assert table.rows[0].cells[3].detail == detail
@@ -438,3 +444,69 @@ def test_the_chinese_page_is_chinese(hang):
     for section, word in (("gpus", "显存"), ("replicas", "命中率"), ("gateways", "份额"), ("events", "掉卡")):
         assert word in document.text(section)
     assert 'lang="zh"' in html_of(shown, history, Language.CHINESE)
+
+
+# ---------------------------------------------------------------------- old data, standstills, words
+
+
+@pytest.mark.parametrize("findings", [True, False])
+def test_old_data_has_no_verdict_and_says_nothing_of_now(heat, findings):
+    shown, history = heat
+    shown = shown if findings else replace(shown, findings=())
+    page = page_of(shown, history, age=61.0)
+    assert (page.verdict.text, page.verdict.level) == ("unknown", Level.UNKNOWN)
+    html = HtmlWriter(history).write(page)
+    assert "<title>? gpu-node-7" in html
+    assert "Verdict: unknown" in plain.write(page).splitlines()[0]
+    assert "No findings" not in html + plain.write(page)
+    assert ("There were no findings at 2026-01-05 00:02:00 UTC" in plain.write(page)) is not findings
+
+
+def test_the_title_counts_the_findings_of_each_severity(heat):
+    shown, history = heat
+    (finding,) = shown.findings
+    critical = replace(finding, severity=Severity.CRITICAL)
+    html = html_of(replace(shown, findings=(critical, finding, finding)), history)
+    assert "<title>■ 1 ▲ 2 gpu-node-7" in html
+
+
+def standstill(*causes):
+    """Return a node whose replica has 3 requests, figures of before, and no progress."""
+    gpu = card(0, utilization=1.0)
+    reading = EngineReading(
+        at=1.0,
+        engine="vllm",
+        model="m",
+        ranks={"0": {Quantity.REQUESTS_RUNNING: 2.0, Quantity.REQUESTS_WAITING: 1.0}},
+    )
+    figures = WindowFigures(seconds=60.0, error_ratio=0.0, hit_ratio=0.5, generation_token_rate=100.0)
+    stopped = replace(replica("a", reading=reading), frozen=True, windows={"1m": figures})
+    finding = Finding(id="EngineFrozen", severity=Severity.CRITICAL, subject=Subject(SubjectKind.REPLICA, "a", "a"),
+                      summary=Text("a stands", "a"), actions=(), causes=causes)  # fmt: skip
+    shown = snapshot(cards=(gpu, card(1, utilization=0.5)), replicas=(stopped,), findings=(finding,))
+    return replace(shown, assignments=(GpuAssignment(uuid=gpu.facts.uuid, replica="a"),))
+
+
+def test_the_gpus_of_a_replica_without_progress_are_not_ok_and_name_what_stops_it():
+    port = Finding(id="NicPortDown", severity=Severity.WARNING, subject=Subject(SubjectKind.ADAPTER, "m/1", "m port 1"),
+                   summary=Text("m port 1 is down", ""), actions=())  # fmt: skip
+    for causes, detail in (((port,), "m port 1"), ((), "")):
+        tables = {table.id: table for table in page_of(standstill(*causes)).tables}
+        stopped, other = tables["gpus"].rows
+        assert (stopped.cells[1].text, stopped.cells[1].detail) == ("no progress", detail)
+        assert stopped.level is Level.WARNING, "the filter for problems shows it"
+        assert (other.cells[1].text, other.level) == ("ok", Level.NONE)
+
+
+def test_a_replica_without_progress_shows_stalled_requests_and_no_figures_of_before():
+    (table,) = [table for table in page_of(standstill()).tables if table.id == "replicas"]
+    texts = [cell.text for cell in table.rows[0].cells]
+    assert texts[2:10] == ["2", "1", "–", "–", "–", "–", "3 stalled", "–"]
+
+
+@pytest.mark.parametrize("language", list(Language))
+def test_every_finding_about_a_gpu_has_words_for_its_state(language):
+    about_gpus = {name for name, condition in CONDITIONS.items() if condition.subject is SubjectKind.GPU}
+    assert about_gpus <= GPU_PROBLEMS.keys()
+    assert gpu_problem("GpuMemoryFull", language) in {"memory full", "显存将满"}
+    assert gpu_problem("GpuNewFault", language) == "gpu new fault"
