@@ -143,6 +143,7 @@ def shown_address(url: str) -> str:
 
 def own_look(language: Language, timeout: float | None) -> Answer:
     """Read the node without a daemon, for ``timeout`` seconds or, if None, for as long as most findings need."""
+    from exporter.render.dcgm_pages import hostname  # noqa: PLC0415
     from exporter.runtime.app import App  # noqa: PLC0415
 
     seconds = OWN_LOOK_SECONDS if timeout is None else min(timeout, MAX_SECONDS)
@@ -159,7 +160,7 @@ def own_look(language: Language, timeout: float | None) -> Answer:
             "no daemon answers here, and no GPU and no engine was found", "本机没有守护进程，也未找到 GPU 或引擎"
         )
         return replace(answer, problem=nothing.in_(language))
-    return replace(answer, document=api.node(snapshot, language))
+    return replace(answer, document=api.node(snapshot, language, hostname()))
 
 
 def _limits(seconds: float, language: Language) -> str:

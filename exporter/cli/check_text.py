@@ -80,7 +80,7 @@ def _cells(answer: Answer, language: Language, unix_now: float) -> list[str]:
         duration(max(0.0, unix_now - node.time), language)
     )
     return [
-        answer.url,
+        f"{answer.url} ({printable(node.node)})" if node.node else answer.url,
         Text(f"{up}/{len(node.gpus)} GPUs", f"{up}/{len(node.gpus)} 张 GPU").in_(language)
         + (f" {models[0]}" if len(models) == 1 else ""),
         printable(Text(f"driver {driver}", f"驱动 {driver}").in_(language)) if driver else "",

@@ -24,6 +24,7 @@ from exporter.model.text import Language, Text
 from exporter.web.html import SIGNS
 from exporter.web.marks import severity_level
 from exporter.web.model import Level
+from exporter.web.values import clean
 
 TABLE_SHARE = 0.55  # of the terminal, at most, beside the details
 LOOK_SECONDS = 0.25  # between two looks at the states
@@ -201,7 +202,9 @@ class TopApp(App[int]):
             (state,) = self._states
             style = unknown if state.problem else ""
             sign = "? " if state.problem else ""
-            head.append(f"{sign}{short_name(state)}  {freshness(state, self._language, unix_now)}", style)
+            name = state.document.node if state.document is not None else ""
+            beside = f"{clean(name)}  " if name and name != short_name(state) else ""
+            head.append(f"{sign}{beside}{short_name(state)}  {freshness(state, self._language, unix_now)}", style)
         else:
             answering = len(self._states) - len(problems)
             word = Text("{} of {} nodes answer", "{}/{} 个节点有应答").in_(self._language)

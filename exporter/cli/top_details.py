@@ -14,9 +14,12 @@ from exporter.model.finding import VerdictState
 from exporter.model.text import Language, Text
 from exporter.render import api
 from exporter.web import values
+from exporter.web.marks import reason_words
+from exporter.web.texts import TEXTS
 
 MAX_LINES = 200
 MAX_FINDINGS = 8
+MAX_ADAPTERS = 32
 _PLAIN = painter(enabled=False)
 
 
@@ -136,12 +139,20 @@ def _replica(replica: api.ReplicaDocument, language: Language) -> Iterator[str]:
 
 
 def _node(node: api.NodeDocument, language: Language) -> Iterator[str]:
+    if node.node:
+        yield printable(node.node)
     models = sorted({printable(gpu.name) for gpu in node.gpus if gpu.name})[:4]
     driver = printable(node.driver.get("driver_version", ""))
-    yield from _joined(f"Shardwatch {printable(node.version)}", *models, f"driver {driver}" if driver else "")
+    yield from _joined(
+        f"Shardwatch {printable(node.version)}",
+        *models,
+        Text(f"driver {driver}", f"驱动 {driver}").in_(language) if driver else "",
+    )
     yield from _joined(_verdict(node.verdict, language))
-    down = [f"{printable(source.source)} ({printable(source.reason)})" for source in node.sources if not source.up]
+    down = [_source(source, node, language) for source in node.sources if not source.up]
     yield from _joined(Text("sources down:", "异常数据源：").in_(language) if down else "", *down[:16])
+    for adapter in node.adapters[:MAX_ADAPTERS]:
+        yield from _joined(*_adapter(adapter, node, language))
     for gateway in node.gateways[:8]:
         shares = (
             f"{printable(backend.replica or backend.backend)} {values.percent(backend.share)}"
@@ -149,3 +160,28 @@ def _node(node: api.NodeDocument, language: Language) -> Iterator[str]:
             if backend.share is not None
         )
         yield from _joined(f"{Text('gateway', '网关').in_(language)} {printable(gateway.gateway)}", *shares)
+
+
+def _source(source: api.HealthDocument, node: api.NodeDocument, language: Language) -> str:
+    """Return a source that does not answer, a GPU by its number, with the reason in words."""
+    kind, _, uuid = source.source.partition(":")
+    label = next((gpu.gpu for gpu in node.gpus if kind == "gpu" and gpu.uuid == uuid), None)
+    name = source.source if label is None else f"GPU {label}"
+    why = Text(" ({})", "（{}）").in_(language).format(reason_words(source.reason, language))
+    return printable(name) + printable(why)
+
+
+def _adapter(adapter: api.AdapterDocument, node: api.NodeDocument, language: Language) -> Iterator[str]:
+    """Yield a port of an adapter: state, rate, errors, and the GPUs beside it."""
+    labels = {gpu.uuid: gpu.gpu for gpu in node.gpus}
+    yield f"{Text('adapter', '网络适配器').in_(language)} {printable(adapter.device)}/{printable(adapter.port)}"
+    if adapter.up:
+        yield TEXTS["up"].in_(language)
+    elif adapter.up is not None:
+        yield f"{TEXTS['down' if adapter.down else 'unused'].in_(language)} {printable(adapter.physical_state)}"
+    if adapter.rate is not None:
+        yield values.gigabits(adapter.rate)
+    if adapter.errors:
+        yield f"{TEXTS['errors_count'].in_(language)} {values.count(sum(adapter.errors.values()))}"
+    if gpus := values.ranges(labels[uuid] for uuid in adapter.gpus if uuid in labels):
+        yield f"GPU {gpus}"

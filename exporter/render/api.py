@@ -16,6 +16,7 @@ from exporter.diagnosis.evidence import label as evidence_label
 from exporter.diagnosis.thresholds import WINDOW
 from exporter.model import CardState, GatewayState, GpuOwner, LinkHealth, ReplicaState, Snapshot
 from exporter.model.finding import Evidence, Finding, Severity, SubjectKind, Verdict, VerdictState
+from exporter.model.nic import NicState
 from exporter.model.store import StoreQuantity, StoreState
 from exporter.model.text import Language, Text
 
@@ -192,6 +193,25 @@ class StoreDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
     errors: dict[str, float] = {}  # operation → failures since the store's start
 
 
+class AdapterDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One port of a network adapter."""
+
+    device: str
+    port: str
+    up: bool | None = None
+    down: bool | None = None  # not up although it should be
+    state: str = ""  # "active", "down", …
+    physical_state: str = ""  # "link_up", "polling", …
+    link_layer: str = ""
+    interface: str = ""
+    pci_bus_id: str = ""
+    rate: float | None = None  # bytes per second, of a port that is up
+    max_rate: float | None = None  # bytes per second, the best since the daemon's start
+    link_downs: float | None = None
+    errors: dict[str, float] = {}  # type → count since the driver was loaded
+    gpus: tuple[str, ...] = ()  # UUIDs of the nearest
+
+
 class NodeDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Everything about the node at one instant."""
 
@@ -207,6 +227,8 @@ class NodeDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
     gateways: tuple[GatewayDocument, ...] = ()
     stores: tuple[StoreDocument, ...] = ()
     sources: tuple[HealthDocument, ...] = ()
+    node: str = ""  # its name
+    adapters: tuple[AdapterDocument, ...] = ()
 
 
 class FindingsDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -262,8 +284,8 @@ def schema() -> dict[str, Any]:
     }
 
 
-def node(snapshot: Snapshot, language: Language = Language.ENGLISH) -> NodeDocument:
-    """Return everything that the snapshot holds and a program may want."""
+def node(snapshot: Snapshot, language: Language = Language.ENGLISH, name: str = "") -> NodeDocument:
+    """Return everything that the snapshot holds and a program may want; ``name``: of the node."""
     driver = snapshot.driver
     return NodeDocument(
         api="v1",
@@ -287,6 +309,28 @@ def node(snapshot: Snapshot, language: Language = Language.ENGLISH) -> NodeDocum
             )
             for status in snapshot.sources
         ),
+        node=name,
+        adapters=tuple(_adapter(nic) for nic in snapshot.nics),
+    )
+
+
+def _adapter(nic: NicState) -> AdapterDocument:
+    port = nic.port
+    return AdapterDocument(
+        device=port.key.device,
+        port=port.key.port,
+        up=port.is_up,
+        down=nic.is_down,
+        state=port.state,
+        physical_state=port.physical_state,
+        link_layer=port.link_layer,
+        interface=port.interface,
+        pci_bus_id=port.location.address,
+        rate=port.rate if port.is_up else None,
+        max_rate=nic.max_rate,
+        link_downs=port.link_downs,
+        errors=dict(port.errors),
+        gpus=tuple(near.uuid for near in nic.nearest),
     )
 
 

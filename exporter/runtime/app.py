@@ -203,7 +203,7 @@ class App:
             reload=lambda: self.reload(wait=False),
             may_reload=lambda: self.settings.reload_endpoint,
             dcgm=self.dcgm,
-            api=Api(lambda: self.publisher.snapshot, self._clock),
+            api=Api(lambda: self.publisher.snapshot, self._clock, hostname),
             web=self._web_page(),
         )
         self.listener = HttpServer(

@@ -6,11 +6,12 @@ from exporter.model import Snapshot
 from exporter.model.text import Language
 from exporter.web.gpu_tables import gpus, topology
 from exporter.web.model import PageTable
+from exporter.web.nic_tables import adapters
 from exporter.web.node_tables import NodeTables
 from exporter.web.replica_tables import ranks, replicas
 from exporter.web.source_tables import gateways, sources, stores
 
-_TABLES = (replicas, ranks, gpus, topology, gateways, stores, sources)
+_TABLES = (replicas, ranks, gpus, topology, adapters, gateways, stores, sources)
 
 
 def tables(snapshot: Snapshot, language: Language) -> tuple[PageTable, ...]:

@@ -108,6 +108,11 @@ def gibibytes(value: float | None) -> str:
     return ABSENT if value is None else f"{value / _GIB:.1f} GiB"
 
 
+def gigabits(value: float | None) -> str:
+    """Return bytes per second in Gb/s, as rates of links are known."""
+    return ABSENT if value is None else f"{value * 8 / 1e9:g} Gb/s"
+
+
 def unit(value: float | None, name: str, scale: float = 1.0) -> str:
     """Return a whole number with its unit."""
     return ABSENT if value is None else f"{value * scale:.0f} {name}"

@@ -35,7 +35,7 @@ def lived(scenario, seconds=240, **options):
 @functools.cache
 def served(scenario, language=Language.ENGLISH):
     """Return what /api/v1/node answers at the end of a scenario."""
-    return node_document(_last_snapshot(scenario), language)
+    return node_document(_last_snapshot(scenario), language, NODE)
 
 
 @functools.cache
@@ -84,7 +84,7 @@ class WebNode:
     def handler(self):
         """Return what answers the requests."""
         self._page = WebPage(lambda: self.snapshot, self.history, node=lambda: NODE, clock=self._now)
-        api = Api(lambda: self.snapshot, self._now)
+        api = Api(lambda: self.snapshot, self._now, lambda: NODE)
         return routes(_NoPages(), _Healthy(), reload=None, api=api, web=self._page)
 
     def stop(self):

@@ -27,10 +27,15 @@ _NO_SNAPSHOT = Verdict(VerdictState.UNKNOWN, "no_data", Text("no fresh snapshot"
 
 
 class Api:
-    """Answers GET below ``/api/v1/``.  ``newest`` returns the newest snapshot, ``clock`` monotonic seconds."""
+    """Answers GET below ``/api/v1/``.
 
-    def __init__(self, newest: Callable[[], Snapshot | None], clock: Callable[[], float]) -> None:
-        self._newest, self._clock = newest, clock
+    ``newest`` returns the newest snapshot, ``clock`` monotonic seconds, ``node`` the node's name.
+    """
+
+    def __init__(
+        self, newest: Callable[[], Snapshot | None], clock: Callable[[], float], node: Callable[[], str] = lambda: ""
+    ) -> None:
+        self._newest, self._clock, self._node = newest, clock, node
         self._documents: dict[tuple[str, str], bytes] = {}  # of one snapshot
         self._documents_of: Snapshot | None = None
         self._schema = b""
@@ -65,8 +70,13 @@ class Api:
             self._documents_of, self._documents = snapshot, {}
         body = self._documents.get((path, language))
         if body is None:
-            body = self._documents[path, language] = api.encode(_make(path, snapshot, language))
+            body = self._documents[path, language] = api.encode(self._make(path, snapshot, language))
         return body
+
+    def _make(self, path: str, snapshot: Snapshot, language: Language) -> object:
+        if path == "node":
+            return api.node(snapshot, language, self._node())
+        return api.findings(snapshot, language) if path == "findings" else api.verdicts(snapshot, language)
 
 
 def _language(query: str) -> Language | Response:
@@ -103,12 +113,6 @@ def _verdict(snapshot: Snapshot | None, rest: str, language: Language) -> Respon
     if verdict is None:
         return _problem(404, f"no such {kind}", known=sorted(table[kind]))
     return _verdict_response(verdict, language)
-
-
-def _make(path: str, snapshot: Snapshot, language: Language) -> object:
-    if path == "node":
-        return api.node(snapshot, language)
-    return api.findings(snapshot, language) if path == "findings" else api.verdicts(snapshot, language)
 
 
 def _verdict_response(verdict: Verdict, language: Language) -> Response:

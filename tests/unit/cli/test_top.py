@@ -345,3 +345,18 @@ def test_a_drained_node_shows_its_verdict():
     assert node.verdict.state is VerdictState.DRAIN
     *_, nodes = tables([state(node)], EN, node.time)
     assert "verdict drain: GPU 6 is lost" in details(nodes.rows[0], state(node), EN, node.time)
+
+
+def test_the_details_of_a_node_name_its_adapters_and_its_lost_gpu_in_words():
+    adapter = api.AdapterDocument(
+        device="mlx5_0", port="1", up=True, rate=5e10, errors={"symbol": 2.0}, gpus=(served("hang").gpus[0].uuid,)
+    )
+    for language, lines in (
+        (EN, ["gpu-node-7", "sources down:  GPU 6 (lost)", "adapter mlx5_0/1  up  400 Gb/s  Errors 2  GPU 0"]),
+        (Language.CHINESE, ["异常数据源：  GPU 6（掉卡）", "网络适配器 mlx5_0/1  正常  400 Gb/s  错误数 2  GPU 0"]),
+    ):
+        node = msgspec.structs.replace(served("hang", language), adapters=(adapter,))
+        *_, nodes = tables([state(node)], language, node.time)
+        shown = details(nodes.rows[0], state(node), language, node.time)
+        assert [line for line in lines if line not in shown] == [], shown
+        assert any("驱动 " in line for line in shown) is (language is not EN)

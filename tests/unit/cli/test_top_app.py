@@ -174,7 +174,7 @@ def test_a_node_that_is_away_is_said_with_the_time_of_its_last_data_and_comes_ba
         app.look()
         await pilot.pause()
         head = screen(app).splitlines()[0]
-        assert head.startswith("? node1  last data of ") and "connection refused" in head
+        assert head.startswith("? gpu-node-7  node1  last data of ") and "connection refused" in head
         app.known[0] = updated(app.known[0], Answer(url="", document=known.document))
         app.look()
         await pilot.pause()

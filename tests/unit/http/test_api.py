@@ -22,6 +22,7 @@ from exporter.model import (
     SourceStatus,
 )
 from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind, Verdict, Verdicts, VerdictState
+from exporter.model.nic import NearGpu, NicPort, NicPortKey, NicState
 from exporter.model.text import Text
 from exporter.render import api_schema
 from exporter.render.api import schema
@@ -59,7 +60,7 @@ SNAPSHOT = replace(
 @pytest.fixture
 def ask():
     clock, newest = Clock(SNAPSHOT.at), [SNAPSHOT]
-    api = Api(lambda: newest[-1], clock)
+    api = Api(lambda: newest[-1], clock, lambda: "gpu-node-7")
 
     def answer(path, query="", **headers):
         request = Request(method="GET", path=f"/api/v1/{path}", query=query, headers=headers)
@@ -112,6 +113,20 @@ def test_errors_of_a_backend_are_those_of_the_window_that_findings_judge_by(ask)
     ask.set(replace(SNAPSHOT, gateways=(gateway,)))
     (shown,) = ask("node")[1]["gateways"]
     assert shown["backends"] == [{"pool": "pool", "backend": "a", "share": 0.4, "error_ratio": 0.02}]
+
+
+def test_the_node_has_its_name_and_its_adapters(ask):
+    port = NicPort(
+        key=NicPortKey("mlx5_0", "1"), state="active", physical_state="link_up", rate=5e10, errors={"symbol": 2.0}
+    )
+    near = NearGpu(card(0).facts.uuid, "PIX")
+    ask.set(replace(SNAPSHOT, nics=(NicState(port=port, max_rate=5e10, is_down=False, nearest=(near,)),)))
+    document = ask("node")[1]
+    assert document["node"] == "gpu-node-7"
+    assert document["adapters"] == [
+        {"device": "mlx5_0", "port": "1", "up": True, "down": False, "state": "active", "physical_state": "link_up",
+         "rate": 5e10, "max_rate": 5e10, "errors": {"symbol": 2.0}, "gpus": [card(0).facts.uuid]},
+    ]  # fmt: skip
 
 
 def test_findings_come_in_both_languages_with_their_causes(ask):

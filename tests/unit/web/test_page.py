@@ -26,6 +26,7 @@ from exporter.model import (
     XidLabels,
 )
 from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind
+from exporter.model.nic import NearGpu, NicPort, NicPortKey, NicState
 from exporter.model.owner import GpuOwner, Owner
 from exporter.model.text import Language, Text
 from exporter.web import plain, values
@@ -510,3 +511,24 @@ def test_every_finding_about_a_gpu_has_words_for_its_state(language):
     assert about_gpus <= GPU_PROBLEMS.keys()
     assert gpu_problem("GpuMemoryFull", language) in {"memory full", "显存将满"}
     assert gpu_problem("GpuNewFault", language) == "gpu new fault"
+
+
+@pytest.mark.parametrize("language", list(Language))
+def test_the_ports_of_adapters_have_a_table_where_there_are_some(language):
+    def nic(device, **parts):
+        port = {"key": NicPortKey(device, "1"), "state": "active", "physical_state": "link_up", "rate": 5e10} | parts
+        near = (NearGpu(card(0).facts.uuid, "PIX"),)
+        return NicState(port=NicPort(**port), max_rate=5e10, is_down=port["state"] == "down", nearest=near)
+
+    nics = (
+        nic("mlx5_0", errors={"symbol": 3.0, "link": 0.0}),
+        nic("mlx5_1", rate=2.5e10),
+        nic("mlx5_2", state="down", physical_state="polling"),
+    )
+    say = words(language)
+    shown = {table.id: table for table in page_of(snapshot(cards=(card(0),), nics=nics), language=language).tables}
+    good, slow, down = ([(cell.text, cell.detail) for cell in row.cells] for row in shown["adapters"].rows)
+    assert good[1:] == [(say("up"), ""), ("400 Gb/s", ""), ("3", "symbol 3"), ("0", "PIX")]
+    assert slow[2] == ("200 Gb/s", say("instead_of").format(rate="400 Gb/s"))
+    assert down[1:3] == [(say("down"), "polling"), ("–", "")]
+    assert "adapters" not in {table.id for table in page_of(snapshot(cards=(card(0),))).tables}
