@@ -23,7 +23,7 @@ FLAGS = [
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
 PATIENCE = 60_000  # ms; says when something is broken, not how fast it must be
-FAULTS = {"pcie", "oom", "hang", "skew", "heat", "powercap", "brake", "tenant", "narrow"}
+FAULTS = {"pcie", "oom", "hang", "skew", "heat", "powercap", "brake", "tenant", "narrow", "nic"}
 PHONE = {"width": 390, "height": 844}
 MALICIOUS = '<script>window.harmed = 1</script><img src=x onerror="window.harmed=1">"\'\u202e\u2066'
 AXE = "() => axe.run(document, {resultTypes: ['violations']}).then(found => found.violations.map(one => [one.id, one.nodes.map(node => node.html).slice(0, 3)]))"
