@@ -32,7 +32,7 @@ def _down() -> Alert:
         severity=Severity.WARNING,
         component=Component.GPU,
         expr=select(m.NIC_PORT_DOWN).equals(1),
-        for_="2m",
+        for_="1m",
         panel=GPU_NIC_PORTS,
         summary=_PORT + Text(" is down", "已断开"),
         description=Text(

@@ -103,6 +103,7 @@ def _causes(alerts: tuple[Alert, ...]) -> Iterator[Inhibition]:
     stopped = ("EngineDown", "EngineFrozen", "EngineNoTokens")
     engines = {*about("replica", but={*stopped, *_CAUSES_OF_ENGINE_DOWN})} - set(about("uuid"))
     engines -= {a.name for a in alerts if a.component is Component.EXPORTER}
+    engines -= {"ModelLoadSlow"}  # says of a start that is over how long it took
     yield _rule("a lost GPU explains its other alerts", ("GpuLost",), gpus, GPU)
     # The page about the GPU names the replica, and says that it is frozen.
     yield _rule("a lost GPU freezes its replica", ("GpuLost",), (*stopped[1:], *engines), REPLICA)

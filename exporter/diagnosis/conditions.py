@@ -84,7 +84,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "GpuDriverUnreadable": Condition(subject=NODE, for_="2m"),
     "GpusReleased": Condition(subject=NODE, severities=(INFO,), for_="1h"),
     # Network adapters
-    "NicPortDown": Condition(subject=ADAPTER, for_="2m", hold=5.0),
+    "NicPortDown": Condition(subject=ADAPTER, for_="1m", hold=5.0),
     "NicLinkFlaps": Condition(
         subject=ADAPTER, for_="1m", linger=60.0, limits={"nic_link_downs": limit.NIC_LINK_DOWNS}
     ),
