@@ -101,6 +101,8 @@ def _straggler() -> Alert:
         + lookups.RUNNING
         + lookups.WAITING
         + lookups.GATEWAY_SHARE
+        + lookups.FOREIGN_OWNER
+        + lookups.OWNER
         + lookups.VERDICT,
         action=words.by_label("cause", words.CAUSE_ACTIONS),
     )

@@ -1,8 +1,9 @@
 """Alerts about lost capacity: replicas that are down or have disappeared, and models without a replica.
 
-A replica that is down while others of its model are up is a warning at first, since it may be loading.  It pages after the
-time that loading takes, if requests were running at its last read; a drained replica does not page.  A discovered replica
-is removed one minute after its process ended, without an ``llm_up`` of 0; the recordings remember it for ``MEMORY``.
+A replica that ended with requests running while others of its model are up is a warning at first, and pages after the
+time that loading takes.  One without requests may have been drained for a rollout, or have crashed: it is a warning after
+that time, unless its model was scaled to zero.  A discovered replica is removed one minute after its process ended,
+without an ``llm_up`` of 0; the recordings remember it for ``MEMORY``.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def _down(tuning: Tuning) -> tuple[Alert, ...]:
     pages = alone | last_of_model | and_on(long, served, on=_PLACE)
     return (
         _engine_down(tuning, Severity.CRITICAL, pages),
-        _engine_down(tuning, Severity.WARNING, down),
+        _engine_down(tuning, Severity.WARNING, and_on(down, served, on=_PLACE) | long),
     )
 
 
@@ -113,9 +114,9 @@ def _engine_down(tuning: Tuning, severity: Severity, expr: Expr) -> Alert:
         )
         if pages
         else Text(
-            f"Other replicas of its model are up, or no requests ran on it: it may be loading. It pages after {loading} "
-            "if requests ran on it.",
-            f"同一模型的其他副本在线，或它上面没有请求：可能正在加载。若此前有请求在运行，{loading} 后升级为紧急告警。",
+            f"Other replicas of its model are up: it may be loading. It pages after {loading} if requests ran on it; one "
+            f"that was drained is reported after {loading}.",
+            f"同一模型的其他副本在线：可能正在加载。若此前有请求在运行，{loading} 后升级为紧急告警；已排空的副本 {loading} 后才报告。",
         )
     )
     return Alert(
@@ -136,7 +137,8 @@ def _engine_down(tuning: Tuning, severity: Severity, expr: Expr) -> Alert:
         )
         + meaning
         + lookups.ENGINE_DOWN_REASON
-        + lookups.GATEWAY_SHARE,
+        + lookups.GATEWAY_SHARE
+        + lookups.REPLICA_OWNER,
         action=Text(
             "By reason: refused: read why the process ended and start it; timeout: treat as frozen; tls or "
             "http_401: fix the configuration.",
@@ -151,7 +153,7 @@ def _gone(before: Expr) -> Expr:
 
 
 def _vanished(tuning: Tuning) -> tuple[Alert, ...]:
-    return (_gone_while_serving(tuning), _gone_from_page())
+    return (_gone_while_serving(tuning), _gone_from_page(tuning))
 
 
 def _gone_while_serving(tuning: Tuning) -> Alert:
@@ -190,16 +192,21 @@ def _gone_while_serving(tuning: Tuning) -> Alert:
     )
 
 
-def _gone_from_page() -> Alert:
-    hour, quarter = "1h", "15m"
+def _gone_from_page(tuning: Tuning) -> Alert:
+    hour, quarter, loading = "1h", "15m", tuning.thresholds.engine_loading.for_
     before = select(m.LLM_UP).offset(quarter).equals(1) | select(m.LLM_UP).offset(hour).equals(1)
     up = select(UP_BY_MODEL.known)
-    as_many = binary("<=", up.offset(hour) | up.offset(quarter), sum_by(select(m.LLM_UP), *MODEL))
+    now = sum_by(select(m.LLM_UP), *MODEL)
+    as_many = binary("<=", up.offset(hour) | up.offset(quarter), now)
+    gone = _gone(before)
+    # Without requests it may be a rollout, which starts it anew within that time, or a model that is scaled to zero.
+    long = unless(gone, over_time("last", select(m.LLM_UP), loading), on=_PLACE)
+    lost = and_on(gone, _served_last(), on=_PLACE) | and_on(long, now > 0, on=MODEL)
     return Alert(
         name="ReplicaVanished",
         severity=Severity.WARNING,
         component=Component.ENGINE,
-        expr=unless(_gone(before), as_many, on=MODEL),
+        expr=unless(lost, as_many, on=MODEL),
         for_="1m",
         panel=REPLICA_HEALTH,
         summary=Text(
@@ -207,10 +214,11 @@ def _gone_from_page() -> Alert:
             "{{ $labels.instance }} 上的 {{ $labels.replica }}（{{ $labels.model }}）已从 Shardwatch 中消失",
         ),
         description=Text(
-            "It was up within the last hour, and its model has fewer replicas up than then: the process ended, it "
-            "was scaled down, or removed from the configuration. Resolves after 1 hour at most.",
-            "1 小时内它仍在线，且该模型的可用副本少于当时：进程退出、被缩容，或已从配置中删除。最多 1 小时后自动"
-            "恢复。",
+            "It was up within the last hour, and its model has fewer replicas up than then: the process ended, it was "
+            f"scaled down, or removed from the configuration. One without requests is reported after {loading}. "
+            "Resolves after 1 hour at most.",
+            "1 小时内它仍在线，且该模型的可用副本少于当时：进程退出、被缩容，或已从配置中删除。没有请求的副本在 "
+            f"{loading} 后才报告。最多 1 小时后自动恢复。",
         ),
         action=Text(
             "Start the replica unless it was removed on purpose.",

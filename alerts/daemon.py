@@ -41,6 +41,7 @@ def groups(tuning: Tuning) -> tuple[Group, ...]:
         _fault(),
         _dropped(),
         sources.parse_errors(),
+        sources.endpoint_certificate(tuning),
         sources.window_missing(tuning),
     )
     return (Group(name="shardwatch-exporter", rules=rules),)

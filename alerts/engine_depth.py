@@ -1,4 +1,4 @@
-"""Alerts about speculation, the KV cache's tier in host memory, transfers of KV caches, LoRA adapters, and starts.
+"""Alerts about speculation, the KV cache's tier in host memory, disaggregation, LoRA adapters, and starts.
 
 They read the full set of series and are silent where it is not exposed, or where an engine does not use the feature.
 """
@@ -7,31 +7,36 @@ from __future__ import annotations
 
 from alerts import lookups
 from alerts.panel_ids import (
+    REPLICA_DISAGGREGATION,
     REPLICA_LORA,
     REPLICA_OFFLOAD,
     REPLICA_SPECULATION,
     REPLICA_STARTUP,
     REPLICA_TRANSFERS,
 )
-from alerts.recordings import REPLICA, WAITING, mean_latency, token_rate, without_rank
+from alerts.recordings import (
+    MODEL,
+    REPLICA,
+    UTILIZATION,
+    WAITING,
+    mean_latency,
+    share_of_past,
+    token_rate,
+    without_rank,
+)
 from alerts.rule import Alert, Component
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
 from exporter.model.finding import Severity
 from exporter.model.text import Text
-from exporter.promql import Expr, aggregate, and_on, increase, over_time, rate, select, unless
+from exporter.promql import Expr, aggregate, and_on, avg_by, increase, over_time, rate, regex, select, sum_by, unless
 
 
 def alerts(tuning: Tuning) -> tuple[Alert, ...]:
     """Return the alerts about features of engines that the full set of series shows."""
-    return (
-        _acceptance_dropped(tuning),
-        _host_cache(tuning),
-        _transfers(tuning),
-        _adapters(tuning),
-        _slow_start(tuning),
-    )
+    features = (_acceptance_dropped(tuning), _host_cache(tuning), _transfers(tuning), _adapters(tuning))
+    return (*features, *_prefill_and_decode(tuning), _slow_start(tuning))
 
 
 def _acceptance(earlier: str = "") -> Expr:
@@ -53,15 +58,14 @@ def _accepted_length(earlier: str = "") -> Expr:
 def _acceptance_dropped(tuning: Tuning) -> Alert:
     limits = tuning.thresholds
     # As the prefix cache's hit rate: what a draft model guesses right depends on the prompts, which follow the day.
-    past = _acceptance("1d") | _acceptance("1h")
-    ratio = and_on(
-        _acceptance() / past < limits.acceptance_of_past.warning, past > limits.past_acceptance.warning, on=REPLICA
-    )
-    past_length = _accepted_length("1d") | _accepted_length("1h")
-    length = and_on(
-        (_accepted_length() / past_length).as_unit(Unit.RATIO) < limits.acceptance_of_past.warning,
-        past_length > limits.past_accepted_length.warning,
-        on=REPLICA,
+    ratio, length = (
+        share_of_past(
+            figure(), figure("1d") | figure("1h"), below=limits.acceptance_of_past.warning, floor=floor.warning
+        )
+        for figure, floor in (
+            (_acceptance, limits.past_acceptance),
+            (_accepted_length, limits.past_accepted_length),
+        )
     )
     generated = token_rate(m.LLM_GENERATION_TOKENS_TOTAL, "30m") > limits.acceptance_tokens.warning
     return Alert(
@@ -162,6 +166,59 @@ def _transfers(tuning: Tuning) -> Alert:
             "engine's log), and whether the decode replicas take the caches in time.",
             "检查网卡以及预填充与解码之间的路径（nic_*、引擎日志中的 NIXL 或 UCX 错误），以及解码副本是否及时取走缓存。",
         ),
+    )
+
+
+def _prefill_and_decode(tuning: Tuning) -> tuple[Alert, ...]:
+    limits = tuning.thresholds
+
+    def on_side(expr: Expr, side: str) -> Expr:
+        """Return a figure of the replicas that have queues of one side of disaggregation."""
+        queues = aggregate(
+            "max", select(m.LLM_SCHEDULER_QUEUE_REQUESTS, queue=regex(f"{side}_.+")), without=("rank", "queue")
+        )
+        return and_on(expr, queues, on=REPLICA)
+
+    def idle(side: str) -> Expr:
+        utilization = on_side(over_time("avg", select(UTILIZATION.known), "5m"), side)
+        return avg_by(utilization, *MODEL) < limits.idle_with_queue.warning
+
+    # A prefill replica queues prompts; a decode replica queues requests for which it has no KV cache left.
+    prompts = on_side(over_time("min", select(WAITING.known), "5m"), "prefill")
+    placed = over_time("min", select(m.LLM_SCHEDULER_QUEUE_REQUESTS, queue="decode_prealloc"), "5m")
+    floor = limits.balance_requests.warning
+
+    def alert(side: str, other: str, names: Text, queue: Expr) -> Alert:
+        return Alert(
+            name="PrefillDecodeUneven",
+            severity=Severity.WARNING,
+            component=Component.ENGINE,
+            expr=and_on(sum_by(queue, *MODEL) >= floor, idle(other), on=MODEL),
+            for_=limits.balance_requests.for_,
+            keep_firing_for="10m",
+            labels={"side": side},
+            panel=REPLICA_DISAGGREGATION,
+            full_series="TtftSloBurn tells when first tokens are late; GPU utilisation by replica shows the idle side.",
+            summary=Text(
+                f"Requests of {{{{ $labels.model }}}} wait for {names.en} while the GPUs of the other side are idle",
+                f"{{{{ $labels.model }}}} 的请求在等待{names.zh}，而另一侧的 GPU 空闲",
+            ),
+            description=Text(
+                f"{{{{ $value | humanize }}}} requests of job {{{{ $labels.job }}}} have waited for {names.en} for 5 "
+                f"minutes (threshold {floor:g}), and the {other} replicas are less than "
+                f"{limits.idle_with_queue.warning:.0%} utilised: prefill and decode are out of balance.",
+                f"作业 {{{{ $labels.job }}}} 中有 {{{{ $value | humanize }}}} 个请求已等待{names.zh} 5 分钟（阈值 {floor:g}），"
+                f"而 {other} 副本利用率低于 {limits.idle_with_queue.warning:.0%}：预填充与解码失衡。",
+            ),
+            action=Text(
+                f"Move GPUs from {other} to {side} replicas, or change the share of requests that are disaggregated.",
+                f"把 GPU 从 {other} 副本调给 {side} 副本，或调整分离处理的请求比例。",
+            ),
+        )
+
+    return (
+        alert("prefill", "decode", Text("prefill", "预填充"), prompts),
+        alert("decode", "prefill", Text("decode", "解码"), placed),
     )
 
 

@@ -12,7 +12,16 @@ from alerts.panel_ids import (
     REPLICA_QUEUE,
     REPLICA_TOKENS,
 )
-from alerts.recordings import HIT_RATIO, REPLICA, RUNNING, UTILIZATION, WAITING, mean_latency, token_rate
+from alerts.recordings import (
+    HIT_RATIO,
+    REPLICA,
+    RUNNING,
+    UTILIZATION,
+    WAITING,
+    mean_latency,
+    share_of_past,
+    token_rate,
+)
 from alerts.rule import Alert, Component
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
@@ -27,6 +36,7 @@ def alerts(tuning: Tuning) -> tuple[Alert, ...]:
         _frozen(),
         _no_tokens(),
         *_idle_with_queue(tuning),
+        _queue_growing(tuning),
         _cache_pressure(tuning),
         _preemptions(tuning),
         _hit_rate_dropped(tuning),
@@ -58,6 +68,7 @@ def _frozen() -> Alert:
         + lookups.RUNNING
         + lookups.WAITING
         + lookups.GATEWAY_SHARE
+        + lookups.REPLICA_OWNER
         + lookups.VERDICT,
         action=Text(
             "Remove the replica from the gateway; check its GPUs (gpu_up, XIDs, NVLinks); end all of its "
@@ -147,6 +158,44 @@ def _idle_with_queue(tuning: Tuning) -> tuple[Alert, ...]:
     return tuple(alert(Severity(tier), value) for tier, value in limit.tiers())
 
 
+def _queue_growing(tuning: Tuning) -> Alert:
+    limits = tuning.thresholds
+    queue = select(WAITING.known)
+    now, earlier, before = (over_time("avg", queue.offset(ago) if ago else queue, "5m") for ago in ("", "10m", "20m"))
+    step = over_time("avg", select(RUNNING.known), "5m") * limits.queue_growth.warning
+    # Twice in a row: a queue that rose once and stays has become steady, which objectives of latency judge.
+    grows = and_on(now - earlier > step, earlier - before > step, on=REPLICA)
+    long = and_on(grows, now >= limits.balance_requests.warning, on=REPLICA)
+    busy = over_time("avg", select(UTILIZATION.known), "5m") >= limits.idle_with_queue.warning
+    return Alert(
+        name="QueueGrowing",
+        severity=Severity.WARNING,
+        component=Component.ENGINE,
+        expr=unless(and_on(long, busy, on=REPLICA), select(m.LLM_FROZEN).equals(1), on=REPLICA),
+        for_=limits.queue_growth.for_,
+        keep_firing_for="10m",
+        panel=REPLICA_QUEUE,
+        summary=Text(
+            "The queue of {{ $labels.replica }} ({{ $labels.model }}) on {{ $labels.instance }} grows while its GPUs are busy",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }}（{{ $labels.model }}）GPU 满载，排队持续增长",
+        ),
+        description=Text(
+            "It has grown by {{ $value | humanize }} requests in 10 minutes, and grew in the 10 minutes before: more "
+            "requests arrive than the replica can serve.",
+            "10 分钟内排队增加了 {{ $value | humanize }} 个请求，再之前的 10 分钟也在增长：到达的请求超过该副本的处理能力。",
+        )
+        + lookups.WAITING
+        + lookups.RUNNING
+        + lookups.TTFT
+        + lookups.GATEWAY_SHARE,
+        action=Text(
+            "Add replicas of the model or shed load at the gateway; compare with other replicas of the model: one queue "
+            "alone is routing.",
+            "为该模型扩容，或在网关限流；与该模型其他副本对比：若只有一个排队，则是路由问题。",
+        ),
+    )
+
+
 def _cache_pressure(tuning: Tuning) -> Alert:
     limit, slow = tuning.thresholds.kv_cache_use, tuning.thresholds.first_token.warning
     used = aggregate("max", over_time("avg", select(m.LLM_KV_CACHE_USAGE_RATIO), "3m"), without=("rank",))
@@ -211,7 +260,7 @@ def _hit_rate_dropped(tuning: Tuning) -> Alert:
     # The same half hour of yesterday, because prompts follow the time of day; 1 hour ago while there is no yesterday.
     now = select(HIT_RATIO.known)
     past = now.offset("1d") | now.offset("1h")
-    collapsed = and_on(now / past < limits.hit_rate_of_past.warning, past > limits.past_hit_rate.warning, on=REPLICA)
+    collapsed = share_of_past(now, past, below=limits.hit_rate_of_past.warning, floor=limits.past_hit_rate.warning)
     asked = token_rate(m.LLM_PREFIX_CACHE_QUERIES_TOTAL, "30m") > limits.hit_rate_lookups.warning
     return Alert(
         name="PrefixCacheHitRateDropped",

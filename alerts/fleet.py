@@ -10,7 +10,18 @@ from collections.abc import Iterator
 
 from alerts import lookups
 from alerts.panel_ids import FLEET_ENGINE_VERSIONS, FLEET_GPUS, FLEET_VERSIONS
-from alerts.recordings import GENERATED, MODEL, NODE, RELEASED, RUNNING_BY_MODEL, UP_BY_MODEL, UTILIZATION, WAITING
+from alerts.recordings import (
+    GENERATED,
+    MODEL,
+    NODE,
+    RELEASED,
+    REPLICA,
+    RUNNING,
+    RUNNING_BY_MODEL,
+    UP_BY_MODEL,
+    UTILIZATION,
+    WAITING,
+)
 from alerts.rule import Alert, Component, Group, Recording
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
@@ -21,6 +32,7 @@ from exporter.promql import (
     Expr,
     aggregate,
     and_on,
+    avg_by,
     binary,
     buckets,
     count_by,
@@ -46,9 +58,8 @@ GPUS = Recording(level=NODE, noun="gpu_up", operations="count", expr=count_by(se
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
     """Return the groups about the fleet; the rule over one week is evaluated every 5 minutes."""
-    del tuning
     return (
-        Group(name="shardwatch-fleet", rules=(*_nodes(), *_models(), _drivers(), _engine_versions())),
+        Group(name="shardwatch-fleet", rules=(*_nodes(), *_models(), _drivers(), _engine_versions(tuning))),
         Group(name="shardwatch-inventory", rules=(_count_decreased(),), interval="5m"),
         Group(name="shardwatch-latency", rules=tuple(_quantiles())),
     )
@@ -150,8 +161,13 @@ def _drivers() -> Alert:
     )
 
 
-def _engine_versions() -> Alert:
-    by_version = count_by(select(m.LLM_ENGINE_INFO, version=without_value("")), *_KIND, "version")
+def _engine_versions(tuning: Tuning) -> Alert:
+    load = over_time("avg", select(RUNNING.known), "30m")
+    # A canary gets few requests on purpose.
+    few = avg_by(load, *MODEL) * tuning.thresholds.canary_share.warning
+    canaries = binary("<", load > 0, few, on=MODEL, group_left=())
+    versions = unless(select(m.LLM_ENGINE_INFO, version=without_value("")), canaries, on=REPLICA)
+    by_version = count_by(versions, *_KIND, "version")
     return Alert(
         name="EngineVersionsDiffer",
         severity=Severity.WARNING,
@@ -165,13 +181,13 @@ def _engine_versions() -> Alert:
         ),
         description=Text(
             "{{ $value | humanize }} versions in job {{ $labels.job }} for 30 minutes: a rollout that stopped "
-            "half way, or a canary.",
-            "作业 {{ $labels.job }} 中有 {{ $value | humanize }} 个版本并存，已持续 30 分钟：发布中途停止，或金丝"
-            "雀发布。",
+            "half way. Canaries, with less than a quarter of the mean load, are left out.",
+            "作业 {{ $labels.job }} 中有 {{ $value | humanize }} 个版本并存，已持续 30 分钟：发布中途停止。负载低于均值四分之一的"
+            "金丝雀副本不计入。",
         ),
         action=Text(
-            "Finish or roll back the rollout; silence this alert for a canary.",
-            "完成或回滚发布；金丝雀发布期间请静默本告警。",
+            "Finish or roll back the rollout; silence this alert for a canary with more load.",
+            "完成或回滚发布；负载更高的金丝雀发布期间请静默本告警。",
         ),
     )
 

@@ -22,6 +22,7 @@ from exporter.promql import (
     ExternalMetric,
     aggregate,
     and_on,
+    avg_by,
     binary,
     count_by,
     increase,
@@ -31,6 +32,7 @@ from exporter.promql import (
     select,
     sum_by,
     unless,
+    without_value,
 )
 
 # Several daemons may read one gateway; a pool that is down for all of them fires once.
@@ -118,16 +120,16 @@ def _backend_down() -> Alert:
         severity=Severity.WARNING,
         component=Component.GATEWAY,
         expr=and_on(up.equals(0), max_by(up, *POOL).equals(1), on=POOL),
-        for_="5m",
+        for_="15m",  # a rollout drains a replica and loads its weights
         panel=IMBALANCE_BACKENDS,
         summary=Text(
             "Gateway {{ $labels.gateway }} sends {{ $labels.backend }} of pool {{ $labels.pool }} no requests",
             "网关 {{ $labels.gateway }} 不再向后端池 {{ $labels.pool }} 的 {{ $labels.backend }} 发送请求",
         ),
         description=Text(
-            "The backend has failed health checks, drained or been in maintenance for 5 minutes (seen from "
+            "The backend has failed health checks, drained or been in maintenance for 15 minutes (seen from "
             "{{ $labels.instance }}).",
-            "该后端健康检查失败、正在排空或处于维护已有 5 分钟（观测自 {{ $labels.instance }}）。",
+            "该后端健康检查失败、正在排空或处于维护已有 15 分钟（观测自 {{ $labels.instance }}）。",
         ),
         action=Text(
             "Start the replica, end its draining, or fix the health check.",
@@ -185,11 +187,23 @@ def _uneven(tuning: Tuning) -> Alert:
     limits = tuning.thresholds
     uneven = select(m.GATEWAY_BACKEND_IMBALANCE_MAX_TO_MEAN_RATIO, window=WINDOW) > limits.gateway_imbalance.warning
     enough = rate(select(m.GATEWAY_POOL_REQUESTS_TOTAL), "5m") > limits.gateway_requests.warning
+    # Backends with few requests are canaries while most are none and those are even.  In a pool of two that may as well
+    # be stickiness: there the canary is the one of another version.
+    shares = select(m.GATEWAY_REQUEST_SHARE_RATIO, window=WINDOW)
+    few = avg_by(shares, *POOL) * limits.canary_share.warning
+    rest = unless(shares, binary("<", shares > 0, few, on=POOL, group_left=()), on=(*POOL, "backend"))
+    engines = select(m.LLM_ENGINE_INFO, version=without_value(""))
+    several = count_by(count_by(engines, "job", "model", "version"), "job", "model") > 1
+    mixed = and_on(engines, several, on=("job", "model"))
+    differ = and_on(select(m.GATEWAY_BACKEND_REPLICA_INFO), mixed, on=(*NODE, "replica"))
+    half = count_by(shares, *POOL) * 0.5
+    majority = (count_by(rest, *POOL) > half) | and_on(count_by(rest, *POOL) >= half, differ, on=POOL)
+    even = and_on(max_by(rest, *POOL) / avg_by(rest, *POOL) <= limits.gateway_imbalance.warning, majority, on=POOL)
     return Alert(
         name="GatewayUneven",
         severity=Severity.WARNING,
         component=Component.GATEWAY,
-        expr=and_on(uneven, enough, on=POOL),
+        expr=and_on(unless(uneven, even, on=POOL), enough, on=POOL),
         for_=limits.gateway_imbalance.for_,
         keep_firing_for="5m",
         panel=IMBALANCE_BUSIEST,

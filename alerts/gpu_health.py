@@ -54,6 +54,7 @@ def _lost() -> Alert:
         + lookups.RUNNING
         + lookups.WAITING
         + lookups.GATEWAY_SHARE
+        + lookups.OWNER
         + lookups.VERDICT,
         action=Text(
             "1. Take {{ with $labels.replica }}{{ . }}{{ else }}its replica{{ end }} out of the gateway. 2. Drain the node "
@@ -122,7 +123,8 @@ def _xid(name: str, kind: Class, severity: Severity, what: Text, action: Text) -
             "XID {{ $labels.xid }} occurred {{ $value | humanizeDuration }} ago ({{ $labels.uuid }}).",
             "{{ $value | humanizeDuration }} 前出现 XID {{ $labels.xid }}（{{ $labels.uuid }}）。",
         )
-        + lookups.XID_ADVICE,
+        + lookups.XID_ADVICE
+        + lookups.OWNER,
         action=action,
     )
 

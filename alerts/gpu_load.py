@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 from alerts import lookups
-from alerts.panel_ids import NODE_DEGRADED, NODE_MEMORY, NODE_OWNERS, NODE_TEMPERATURE, NODE_THROTTLE
-from alerts.recordings import GPU, REPLICA_INFO, memory_to_mean, with_replica
+from alerts.panel_ids import NODE_DEGRADED, NODE_MEMORY, NODE_OWNERS, NODE_POWER, NODE_TEMPERATURE, NODE_THROTTLE
+from alerts.recordings import GPU, NODE, REPLICA_INFO, memory_to_mean, with_replica
 from alerts.rule import Alert, Component, Group
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
 from exporter.model.finding import Severity
 from exporter.model.text import Text
-from exporter.promql import Expr, Matcher, aggregate, and_on, over_time, rate, regex, select, unless
+from exporter.promql import (
+    Expr,
+    Matcher,
+    aggregate,
+    and_on,
+    binary,
+    count_by,
+    max_by,
+    min_by,
+    over_time,
+    rate,
+    regex,
+    select,
+    unless,
+)  # fmt: skip
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
     """Return the group about GPUs under load."""
     hot = (_hot(tuning), _hot_without_limit(tuning))
-    rules = (*hot, _thermal_throttling(tuning), _power_brake(tuning), _pcie(), _full(tuning), _orphans())
+    clocks = (_thermal_throttling(tuning), _power_brake(tuning), _power_capped(tuning))
+    rules = (*hot, *clocks, _pcie(), _full(tuning), _orphans())
     return (Group(name="shardwatch-gpu-load", rules=rules),)
 
 
@@ -157,6 +172,46 @@ def _power_brake(tuning: Tuning) -> Alert:
     )
 
 
+def _power_capped(tuning: Tuning) -> Alert:
+    limits = tuning.thresholds
+    busy = _busy(tuning)
+    default = select(m.GPU_POWER_LIMIT_SETTING_WATTS, limit="default")
+    share = binary("/", select(m.GPU_POWER_LIMIT_WATTS), default, ignoring=("limit",)).as_unit(Unit.RATIO)
+    held = and_on(_held_down("sw_power_cap"), busy, on=GPU)
+    # All busy GPUs of the node alike: a single one is a straggler, and power capping at the default limit is normal.
+    limited = max_by(and_on(share, busy, on=GPU), *NODE) < limits.power_limit_share.warning
+    capped = and_on(limited, min_by(held, *NODE) > limits.throttled_share.warning, on=NODE)
+    return Alert(
+        name="NodePowerCapped",
+        severity=Severity.WARNING,
+        component=Component.GPU,
+        expr=and_on(capped, count_by(held, *NODE) > 1, on=NODE),
+        for_=limits.power_limit_share.for_,
+        keep_firing_for="10m",
+        panel=NODE_POWER,
+        summary=Text(
+            "All busy GPUs of {{ $labels.instance }} are slowed down by a lowered power limit",
+            "{{ $labels.instance }} 上所有工作中的卡都被调低的功率上限限速",
+        ),
+        description=Text(
+            "Their highest power limit is {{ $value | humanizePercentage }} of the default (threshold "
+            f"{limits.power_limit_share.warning:.0%}), and each was held at it for more than "
+            f"{limits.throttled_share.warning:.0%} of the last 5 minutes. No GPU is slower than the others, so imbalance "
+            "does not show it.",
+            "功率上限最高的一张也只有默认值的 {{ $value | humanizePercentage }}（阈值 "
+            f"{limits.power_limit_share.warning:.0%}），且最近 5 分钟内每张卡超过 "
+            f"{limits.throttled_share.warning:.0%} 的时间受其限制。各卡同样慢，因此看不出不均衡。",
+        )
+        + lookups.NODE_POWER_LIMIT
+        + lookups.NODE_SM_CLOCK,
+        action=Text(
+            "Find out who set the limit (nvidia-smi -q -d POWER; power management of the chassis or the data center). "
+            "Unless it is intended, restore it: nvidia-smi -pl WATTS.",
+            "查明是谁设置了该上限（nvidia-smi -q -d POWER；机箱或数据中心的功率管理）。若非有意，用 nvidia-smi -pl 瓦数 恢复。",
+        ),
+    )
+
+
 def _pcie() -> Alert:
     return Alert(
         name="GpuPcieDowngraded",
@@ -212,7 +267,9 @@ def _full(tuning: Tuning) -> Alert:
             f"该卡（{{{{ $labels.uuid }}}}）的显存已分配 {{{{ $value | humanizePercentage }}}}（阈值 {limit.warning:.1%}）"
             "。{{ with $labels.replica }}其上运行副本 {{ . }}。{{ end }}继续分配将失败。",
         )
-        + lookups.PEER_MEMORY,
+        + lookups.PEER_MEMORY
+        + lookups.FOREIGN_OWNER
+        + lookups.OWNER,
         action=Text(
             "List the processes on the GPU (nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory "
             "--format=csv): end another tenant's process, or restart the replica with a lower "

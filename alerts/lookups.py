@@ -141,6 +141,24 @@ def _latency_ratio() -> Expr:
     return binary("/", _latency(), siblings, on=("job", "model"), group_left=()) > 1.05
 
 
+def _owned(**gpus: str) -> Expr:
+    """Return the memory that each named owner holds, by GPU; of a lost GPU as it was a quarter of an hour ago at most."""
+    return over_time("last", select(m.GPU_OWNER_MEMORY_BYTES, owner=without_value(""), **gpus), "15m")
+
+
+def _foreign_owner() -> Expr:
+    """Return the owner that is on the GPU and on no other GPU of its replica."""
+    here = select(m.GPU_OWNER_MEMORY_BYTES, owner=without_value(""), **bound(*_GPU))
+    others = select(m.GPU_OWNER_MEMORY_BYTES, uuid=without_value("@uuid@"), **bound("job", "instance"))
+    peers = and_on(others, select(m.GPU_REPLICA_INFO, **bound(*_REPLICA)), on=(*NODE, "uuid"))
+    return topk(1, unless(and_on(here, peers, on=NODE), peers, on=(*NODE, "owner")))
+
+
+def _owner_of_replica() -> Expr:
+    members = over_time("max", select(m.GPU_REPLICA_INFO, **bound(*_REPLICA)), "15m")
+    return topk(1, and_on(_owned(**bound("job", "instance")), members, on=(*NODE, "uuid")))
+
+
 def _engine_versions() -> Expr:
     by_version = aggregate(
         "count", select(m.LLM_ENGINE_INFO, **bound("job", "model")), by=("job", "model", "version")
@@ -210,6 +228,13 @@ PEER_MEMORY = lookup(
     "The next of the replica's GPUs is at [value humanizePercentage].",
     "同副本其他卡最高 [value humanizePercentage]。",
 )
+OWNER = lookup(topk(1, _owned(**bound(*_GPU))), "Owner: [label owner].", "使用者：[label owner]。")
+FOREIGN_OWNER = lookup(
+    _foreign_owner(),
+    "Only on this GPU of the replica: [label owner], with [value humanize1024]B.",
+    "副本各卡中仅此卡上有：[label owner]，占用 [value humanize1024]B。",
+)
+REPLICA_OWNER = lookup(_owner_of_replica(), "Owner: [label owner].", "使用者：[label owner]。")
 OWNER_MEMORY = lookup(
     select(m.GPU_OWNER_MEMORY_BYTES, **bound(*_GPU, "owner")),
     "This owner holds [value humanize1024]B of the GPU's memory.",
@@ -235,6 +260,29 @@ _PCIE_WIDTH, _PCIE_WIDTH_MAX = (
 )
 PCIE_WIDTH = lookup(_PCIE_WIDTH < _PCIE_WIDTH_MAX, "PCIe x[value humanize]", "PCIe x[value humanize]") + lookup(
     _PCIE_WIDTH_MAX > _PCIE_WIDTH, "of x[value humanize].", "（最大 x[value humanize]）。"
+)
+
+
+NODE_POWER_LIMIT = lookup(
+    aggregate("max", select(m.GPU_POWER_LIMIT_WATTS, **bound(*NODE)), by=NODE),
+    "Power limit: [value humanize] W.",
+    "功率上限 [value humanize] W。",
+) + lookup(
+    aggregate("max", select(m.GPU_POWER_LIMIT_SETTING_WATTS, limit="default", **bound(*NODE)), by=NODE),
+    "Default: [value humanize] W.",
+    "默认值 [value humanize] W。",
+)
+NODE_SM_CLOCK = lookup(
+    aggregate("min", select(m.GPU_CLOCK_HERTZ, domain="sm", **bound(*NODE)), by=NODE),
+    "Lowest SM clock: [value humanize]Hz.",
+    "最低 SM 时钟 [value humanize]Hz。",
+)
+TTFT = lookup(
+    select(
+        m.LLM_LATENCY_QUANTILE_SECONDS, stage="time_to_first_token", quantile="0.5", window=WINDOW, **bound(*_REPLICA)
+    ),
+    "TTFT p50 is [value humanizeDuration].",
+    "TTFT p50 为 [value humanizeDuration]。",
 )
 
 

@@ -80,6 +80,11 @@ def mean_latency(metric: Metric, window: str) -> Expr:
     return (rate(total(metric), window) / (observed > 0)).as_unit(Unit.SECONDS)
 
 
+def share_of_past(now: Expr, past: Expr, *, below: float, floor: float) -> Expr:
+    """Return what a figure of a replica is of its own past, where that is below a share and the past above a floor."""
+    return and_on((now / past).as_unit(Unit.RATIO) < below, past > floor, on=REPLICA)
+
+
 def memory_to_mean() -> Expr:
     """Return the memory of each GPU of a replica over the mean of the replica's GPUs; absent for a single GPU.
 

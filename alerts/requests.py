@@ -380,6 +380,7 @@ def _failures(tuning: Tuning) -> Iterator[Alert]:
             + lookups.LOST_GPU
             + lookups.FULL_GPU
             + lookups.GATEWAY_SHARE
+            + lookups.REPLICA_OWNER
             + lookups.VERDICT,
             action=Text(
                 "Take {{ $labels.replica }} out of the gateway, save its log, restart it; with a full GPU, with a lower "

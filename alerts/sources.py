@@ -7,6 +7,7 @@ from alerts.panel_ids import (
     GPU_SIGNALS,
     REPLICA_ERRORS,
     REPLICA_HEALTH,
+    SELF_CERTIFICATES,
     SELF_DOWN,
     SELF_GPU_AGES,
     SELF_HUNG,
@@ -219,6 +220,32 @@ def _certificate(tuning: Tuning) -> Alert:
         action=Text(
             "Renew the certificate and reload the engine.",
             "续签证书并重新加载引擎。",
+        ),
+    )
+
+
+def endpoint_certificate(tuning: Tuning) -> Alert:
+    """Return the alert about the certificate that the daemon itself shows to whoever scrapes it."""
+    limit = tuning.thresholds.certificate_remaining
+    return Alert(
+        name="EndpointCertificateExpiring",
+        severity=Severity.WARNING,
+        component=Component.EXPORTER,
+        expr=until(select(m.SHARDWATCH_CERTIFICATE_EXPIRY_TIMESTAMP_SECONDS)) < limit.warning,
+        for_=limit.for_,
+        panel=SELF_CERTIFICATES,
+        summary=Text(
+            "The TLS certificate of Shardwatch on {{ $labels.instance }} expires soon",
+            "{{ $labels.instance }} 上 Shardwatch 的 TLS 证书即将到期",
+        ),
+        description=Text(
+            "It expires in {{ $value | humanizeDuration }}. Prometheus rejects it after that: the node is not "
+            "monitored, and ShardwatchDown pages.",
+            "还剩 {{ $value | humanizeDuration }}。到期后 Prometheus 将拒绝该证书：节点无人监控，并触发 ShardwatchDown。",
+        ),
+        action=Text(
+            "Renew the certificate at the path of web.config.file; the daemon reads it again without a restart.",
+            "在 web.config.file 指定的路径续签证书；守护进程无需重启即可重新读取。",
         ),
     )
 

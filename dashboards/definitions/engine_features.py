@@ -175,7 +175,7 @@ FEATURES: tuple[Panel, ...] = (
             lambda: sum_by(selected(m.LLM_SCHEDULER_QUEUE_REQUESTS), "instance", "replica", "queue"),
             f"{REPLICA_NAME} {{{{queue}}}}", number_format=NumberFormat.COUNT,
         ),
-        requires=FEATURE,
+        requires=FEATURE, panel_id=ids.REPLICA_DISAGGREGATION,
     ),
     time_series(
         Text("Balance of experts", "专家均衡度"),

@@ -164,14 +164,18 @@ _WORK: tuple[Panel, ...] = (
     time_series(
         Text("Power by GPU", "功率（按卡）"),
         Text(
-            "Power draw; the dashed line is the lowest limit of the node. Power follows useful work: a GPU far "
-            "below its group does less, a GPU at the limit is slowed down by it.",
-            "功耗；虚线为节点内最低的功率上限。功率反映真实工作量：明显低于同组的卡干得少；贴着上限的卡被限速。",
+            "Power draw; the dashed lines are the lowest limit of the node and its default. Power follows useful work: "
+            "a GPU far below its group does less, a GPU at the limit is slowed down by it.",
+            "功耗；虚线为节点内最低的功率上限及其出厂默认值。功率反映真实工作量：明显低于同组的卡干得少；贴着上限的卡被限速。",
         ),
         series(lambda: max_by(selected(m.GPU_POWER_WATTS), *GPU_LABELS), GPU_LEGEND),
         series(
             lambda: min_by(selected(m.GPU_POWER_LIMIT_WATTS), "instance"),
             Text("limit {{instance}}", "上限 {{instance}}"), dashed=True,
+        ),
+        series(
+            lambda: min_by(selected(m.GPU_POWER_LIMIT_SETTING_WATTS, limit="default"), "instance"),
+            Text("default limit {{instance}}", "默认上限 {{instance}}"), dashed=True,
         ),
         panel_id=ids.NODE_POWER, drill_down=(TO_GPU,), width=8, height=8,
     ),

@@ -243,7 +243,7 @@ _AGES: tuple[Panel, ...] = (
             lambda: sum_by(rate(selected(m.SHARDWATCH_AUTHENTICATION_FAILURES_TOTAL), RATE_INTERVAL), "job", "instance"),
             Text("Refused users", "被拒绝的用户"), number_format=NumberFormat.EVENTS,
         ),
-        rows=("instance",), requires=(Requires.ACCESS,), width=6, height=8,
+        rows=("instance",), requires=(Requires.ACCESS,), width=6, height=8, panel_id=ids.SELF_CERTIFICATES,
     ),
 )  # fmt: skip
 

@@ -322,11 +322,11 @@ HEAT_AND_POWER = (
     GPU.gauge("power_limit", signal(Signal.POWER_LIMIT), "Enforced power limit.", unit=Unit.WATTS),
     GPU.gauge(
         "power_limit_setting",
-        signals(_POWER_LIMITS),
-        f"Power limit that the GPU was made with, and the highest that can be set: {words(_POWER_LIMITS)}.",
+        signals({("default",): Signal.POWER_LIMIT_DEFAULT}),
+        f"Power limit that the GPU was made with, and (full set) the highest allowed: {words(_POWER_LIMITS)}.",
         "limit",
         unit=Unit.WATTS,
-        series=SeriesSet.FULL,
+        read_full=signals(_POWER_LIMITS),
     ),
     GPU.counter(
         "energy",

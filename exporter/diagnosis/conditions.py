@@ -74,6 +74,17 @@ CONDITIONS: Mapping[str, Condition] = {
         limits={"throttled_share": limit.THROTTLED_SHARE, "busy_utilization": limit.BUSY_UTILIZATION},
     ),
     "GpuPowerBrake": Condition(subject=GPU, for_="5m", linger=30.0, limits={"power_brake": limit.POWER_BRAKE_SHARE}),
+    "NodePowerCapped": Condition(
+        subject=NODE,
+        for_="15m",
+        hold=60.0,
+        linger=60.0,
+        limits={
+            "power_limit_share": limit.POWER_LIMIT_SHARE,
+            "throttled_share": limit.THROTTLED_SHARE,
+            "busy_utilization": limit.BUSY_UTILIZATION,
+        },
+    ),
     "GpuMemoryFull": Condition(
         subject=GPU,
         for_="1m",
@@ -144,6 +155,17 @@ CONDITIONS: Mapping[str, Condition] = {
         hold=180.0,
         limits={"idle_with_queue": (limit.IDLE_WITH_QUEUE_WARNING, limit.IDLE_WITH_QUEUE_CRITICAL)},
     ),
+    "QueueGrowing": Condition(
+        subject=REPLICA,
+        for_="10m",
+        hold=300.0,
+        linger=60.0,
+        limits={
+            "queue_growth": limit.QUEUE_GROWTH,
+            "balance_requests": limit.BALANCE_REQUESTS,
+            "idle_with_queue": (limit.IDLE_WITH_QUEUE_WARNING, limit.IDLE_WITH_QUEUE_CRITICAL),
+        },
+    ),
     "KvCachePressure": Condition(
         subject=REPLICA,
         for_="10m",
@@ -178,12 +200,14 @@ CONDITIONS: Mapping[str, Condition] = {
     "CertificateExpires": Condition(
         subject=REPLICA, for_="1h", limits={"certificate_remaining": limit.CERTIFICATE_REMAINING}
     ),
-    "EngineVersionsDiffer": Condition(subject=NODE, for_="30m", hold=1800.0),
+    "EngineVersionsDiffer": Condition(
+        subject=NODE, for_="30m", hold=1800.0, limits={"canary_share": limit.CANARY_SHARE}
+    ),
     "ReplicaUnassigned": Condition(subject=REPLICA, severities=(INFO,), for_="15m", hold=60.0),
     # Gateways
     "GatewayUnreadable": Condition(subject=GATEWAY, for_="2m"),
     "GatewayPoolDown": Condition(subject=GATEWAY, severities=(CRITICAL,), for_="1m", hold=5.0),
-    "GatewayBackendDown": Condition(subject=GATEWAY, for_="5m", hold=30.0),
+    "GatewayBackendDown": Condition(subject=GATEWAY, for_="15m", hold=30.0),
     "GatewayErrors": Condition(
         subject=GATEWAY, severities=(WARNING, CRITICAL), for_="2m", hold=10.0, linger=60.0, limits=_ERRORS
     ),
@@ -192,7 +216,11 @@ CONDITIONS: Mapping[str, Condition] = {
         for_="10m",
         hold=300.0,
         linger=60.0,
-        limits={"gateway_imbalance": limit.GATEWAY_IMBALANCE, "gateway_requests": limit.GATEWAY_REQUESTS},
+        limits={
+            "gateway_imbalance": limit.GATEWAY_IMBALANCE,
+            "gateway_requests": limit.GATEWAY_REQUESTS,
+            "canary_share": limit.CANARY_SHARE,
+        },
     ),
     "EndpointPickerBlind": Condition(
         subject=GATEWAY,
@@ -255,6 +283,8 @@ NO_FINDING: Mapping[str, str] = {
     "DisaggregationUnused": _MONEY,
     "LoraSlotsExhausted": _FULL_SET,
     "ModelLoadSlow": "says of a start that is over how long it took",
+    "PrefillDecodeUneven": "compares replicas of all nodes",
+    "EndpointCertificateExpiring": _OF_SHARDWATCH,
     "Watchdog": _OF_MONITORING,
     "RulesFail": _OF_MONITORING,
     "RulesSlow": _OF_MONITORING,

@@ -33,7 +33,7 @@ def findings(view: View, past: Past, failing: Collection[str]) -> Iterator[Findi
             if not any(finding.id == "GatewayPoolDown" for finding in down):
                 if behind.isdisjoint(failing) if backends else not failing:
                     yield from _errors(gateway, pool, known)
-                yield from _uneven(gateway, pool, known)
+                yield from _uneven(view, gateway, pool, known)
             yield from _picker_blind(gateway, pool, known)
 
 
@@ -142,7 +142,7 @@ def _errors(gateway: GatewayState, pool: str, known: PoolPast | None) -> Iterato
     )
 
 
-def _uneven(gateway: GatewayState, pool: str, known: PoolPast | None) -> Iterator[Finding]:
+def _uneven(view: View, gateway: GatewayState, pool: str, known: PoolPast | None) -> Iterator[Finding]:
     window = gateway.windows.get(limit.WINDOW)
     ratio = window.imbalance.get(pool) if window is not None else None
     if ratio is None or ratio <= limit.GATEWAY_IMBALANCE or known is None or known.rate <= limit.GATEWAY_REQUESTS:
@@ -150,6 +150,8 @@ def _uneven(gateway: GatewayState, pool: str, known: PoolPast | None) -> Iterato
     assert window is not None
     words = _of_pool(gateway, pool)
     shares = {backend: share for backend, share in window.shares.items() if backend.pool == pool}
+    if _even_but_for_canaries(list(shares.values()), differ=len(_versions(view, gateway, pool)) > 1):
+        return
     first = max(shares, key=lambda backend: shares[backend])
     yield Finding(
         id="GatewayUneven",
@@ -197,3 +199,21 @@ def _picker_blind(gateway: GatewayState, pool: str, known: PoolPast | None) -> I
             ),
         ),
     )
+
+
+def _versions(view: View, gateway: GatewayState, pool: str) -> set[str]:
+    """Return the engine versions of a pool's backends that are replicas of this node."""
+    names = {name for backend, name in gateway.replicas.items() if backend.pool == pool}
+    readings = [view.replicas[name].reading for name in names if name in view.replicas]
+    return {reading.version for reading in readings if reading is not None and reading.version}
+
+
+def _even_but_for_canaries(shares: list[float], *, differ: bool) -> bool:
+    """Return whether the backends without few requests are even and most of all.
+
+    Half of all are enough where versions ``differ``: one of two without many requests may be stickiness as well.
+    """
+    mean = sum(shares) / len(shares)
+    rest = [share for share in shares if not 0 < share < limit.CANARY_SHARE * mean]
+    enough = 2 * len(rest) > len(shares) or (differ and 2 * len(rest) == len(shares))
+    return enough and max(rest) <= limit.GATEWAY_IMBALANCE * sum(rest) / len(rest)

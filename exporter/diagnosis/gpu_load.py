@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from exporter.diagnosis import gpu_actions as action
 from exporter.diagnosis import thresholds as limit
 from exporter.diagnosis.cause_names import CAUSE_NAMES
-from exporter.diagnosis.history import BRAKE, THERMAL, Past
+from exporter.diagnosis.history import BRAKE, POWER_CAP, THERMAL, Past
 from exporter.diagnosis.memory_holders import MemoryOwner, holders
 from exporter.diagnosis.view import View, location, measured, signal
 from exporter.model import CardState, Cause, Signal, Straggler
-from exporter.model.finding import Evidence, Finding, Severity
+from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind
 from exporter.model.median import median
 from exporter.model.text import Text
 
@@ -71,6 +71,7 @@ _MEMORY_ACTIONS = {
 
 def findings(view: View, past: Past) -> Iterator[Finding]:
     """Yield what slows each GPU of the snapshot, and which GPU of a group holds too much memory."""
+    yield from _power_capped(view, past)
     for card in view.snapshot.cards:
         if card.reading is not None:
             for found in (
@@ -79,6 +80,46 @@ def findings(view: View, past: Past) -> Iterator[Finding]:
                 _memory(view, past, card, view.owner(card)),
             ):
                 yield from (action.with_index(finding, str(card.facts.index)) for finding in found)
+
+
+def _power_capped(view: View, past: Past) -> Iterator[Finding]:
+    """Yield a node whose busy GPUs are all held at a lowered power limit, so that none is slower than the others."""
+    busy = [
+        card for card in view.cards.values() if (signal(card, Signal.UTILIZATION) or 0.0) > limit.BUSY_UTILIZATION
+    ]
+    limits = [
+        (enforced, default)
+        for card in busy
+        if (enforced := signal(card, Signal.POWER_LIMIT)) is not None
+        and (default := signal(card, Signal.POWER_LIMIT_DEFAULT))
+        and past.throttled.get((card.facts.uuid, POWER_CAP), 0.0) > limit.THROTTLED_SHARE
+    ]
+    if len(busy) < 2 or len(limits) < len(busy):
+        return
+    watts, default = max(limits, key=lambda pair: pair[0] / pair[1])
+    if watts / default >= limit.POWER_LIMIT_SHARE:
+        return
+    clocks = [clock for card in busy if (clock := signal(card, Signal.CLOCK_SM)) is not None]
+    yield Finding(
+        id="NodePowerCapped",
+        severity=Severity.WARNING,
+        subject=Subject(SubjectKind.NODE, "power limit", "node"),
+        summary=Text(
+            f"All {len(busy)} busy GPUs are held at {watts:.0f} W, {watts / default:.0%} of the default power limit",
+            f"{len(busy)} 张工作中的 GPU 全部受限于 {watts:.0f} W 的功率上限，为默认值的 {watts / default:.0%}",
+        ),
+        evidence=(
+            Evidence("power_limit", watts, "watts"),
+            Evidence("power_limit_default", default, "watts"),
+            *measured("sm_clock", median(clocks) if clocks else None, "hertz"),
+        ),
+        actions=(
+            Text(
+                "Find out who lowered the limits; restore them with nvidia-smi -pl unless that is intended.",
+                "查明谁调低了上限；若非有意，用 nvidia-smi -pl 恢复。",
+            ),
+        ),
+    )
 
 
 def _straggler(view: View, card: CardState) -> Iterator[Finding]:

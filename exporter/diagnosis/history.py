@@ -20,6 +20,9 @@ HIT_SAMPLE_SECONDS = 60.0
 PAST_FROM, PAST_TO = 3600.0, 1800.0  # seconds ago: long enough not to follow a slow decline
 MIN_SAMPLES = 10  # of the past
 THERMAL, BRAKE = ("sw_thermal_slowdown", "hw_thermal_slowdown"), ("hw_power_brake_slowdown",)
+POWER_CAP = "sw_power_cap"
+_REASONS = (*THERMAL, *BRAKE, POWER_CAP)
+QUEUE_SAMPLE_SECONDS = 30.0
 
 
 class Mean(Struct, frozen=True):
@@ -44,6 +47,7 @@ class ReplicaPast(Struct, frozen=True, kw_only=True):
     preemption_rate: float | None = None
     transfers_failed: float | None = None  # of KV caches between prefill and decode, during the window
     finished: float | None = None  # requests during the window
+    queue: tuple[float, ...] = ()  # mean of the window that ends now, one step ago, two steps ago; empty: not known
     latency: Mapping[Stage, Mean] = EMPTY
 
 
@@ -88,6 +92,7 @@ class _Record(Struct):
     served_last: bool = False
     served_at: float = -inf
     read_at: float | None = None
+    queue: deque[tuple[float, float]] = field(default_factory=deque)  # (at, requests waiting)
 
 
 class DiagnosisHistory:
@@ -112,7 +117,7 @@ class DiagnosisHistory:
             self._throttled = {
                 (card.facts.uuid, reason): share
                 for card in snapshot.cards
-                for reason in (*THERMAL, *BRAKE)
+                for reason in _REASONS
                 if (share := self._counters.rate(("gpu", card.facts.uuid, reason))) is not None
             }
             self._pools = dict(self._pool_pasts(snapshot))
@@ -165,7 +170,7 @@ class DiagnosisHistory:
         for card in snapshot.cards:
             if card.reading is None:
                 continue
-            for reason in (*THERMAL, *BRAKE):
+            for reason in _REASONS:
                 name = ("gpu", card.facts.uuid, reason)
                 seconds = card.reading.clock_event_seconds.get(reason)
                 if seconds is None and reason in card.reading.clock_events:
@@ -233,6 +238,7 @@ class DiagnosisHistory:
             preemption_rate=rate((name, Quantity.PREEMPTIONS)),
             transfers_failed=self._counters.increase((name, Detail.TRANSFER_FAILURES)),
             finished=self._counters.increase((name, "finished")),
+            queue=_queue(record.queue, replica, now),
             latency={
                 stage: mean
                 for stage in (Stage.TIME_TO_FIRST_TOKEN, Stage.INTER_TOKEN)
@@ -286,3 +292,18 @@ def _earlier_hit_ratios(record: _Record, replica: ReplicaState, now: float) -> l
     while record.samples and now - record.samples[0][0] > PAST_FROM:
         record.samples.popleft()
     return [ratio for at, ratio in record.samples if now - at >= PAST_TO]
+
+
+def _queue(samples: deque[tuple[float, float]], replica: ReplicaState, now: float) -> tuple[float, ...]:
+    """Sample the queue when that is due, and return its mean in three windows, a step apart."""
+    waiting = requests(replica, Quantity.REQUESTS_WAITING)
+    if waiting is not None and (not samples or now - samples[-1][0] >= QUEUE_SAMPLE_SECONDS):
+        samples.append((now, waiting))
+    while samples and now - samples[0][0] > 2 * limit.QUEUE_STEP_SECONDS + limit.WINDOW_SECONDS:
+        samples.popleft()
+    windows: list[list[float]] = [[], [], []]
+    for at, number in samples:
+        step, age = divmod(now - at, limit.QUEUE_STEP_SECONDS)
+        if age <= limit.WINDOW_SECONDS:
+            windows[int(step)].append(number)
+    return tuple(sum(found) / len(found) for found in windows) if all(windows) else ()

@@ -21,6 +21,7 @@ def findings(view: View, past: Past) -> Iterator[Finding]:
             yield from _no_progress(view, replica)
             yield from _stale_ranks(replica)
             yield from _idle_with_queue(view, replica)
+            yield from _queue_growing(view, past, replica)
             yield from _errors(replica)
             yield from _cache(past, replica)
             yield from _preemptions(past, replica)
@@ -173,12 +174,52 @@ def _cache(past: Past, replica: ReplicaState) -> Iterator[Finding]:
         )
 
 
+def _queue_growing(view: View, past: Past, replica: ReplicaState) -> Iterator[Finding]:
+    """Yield a queue that grew in two steps in a row while the GPUs are busy; a long one that is steady is none."""
+    queue, running = past.of(replica.name).queue, requests(replica, Quantity.REQUESTS_RUNNING)
+    utilization = _utilization(view, replica.name)
+    if not queue or running is None or utilization is None or replica.frozen:
+        return
+    now, earlier, before = queue
+    step = limit.QUEUE_GROWTH * running
+    if not (now - earlier > step and earlier - before > step and now >= limit.BALANCE_REQUESTS):
+        return
+    if utilization < limit.IDLE_WITH_QUEUE_WARNING:
+        return
+    minutes = limit.QUEUE_STEP_SECONDS / 60
+    yield Finding(
+        id="QueueGrowing",
+        severity=Severity.WARNING,
+        subject=replica_subject(replica),
+        summary=Text(
+            f"The queue of {replica.name} grew by {now - earlier:.0f} to {now:.0f} requests in {minutes:.0f} min; "
+            f"its GPUs are {utilization:.0%} utilized",
+            f"{replica.name} 的排队在 {minutes:.0f} 分钟内增加 {now - earlier:.0f}，达到 {now:.0f} 个请求；"
+            f"GPU 利用率 {utilization:.0%}",
+        ),
+        evidence=(
+            Evidence("requests_waiting", now),
+            Evidence("requests_waiting_earlier", earlier),
+            Evidence("requests_running", running),
+            Evidence("utilization", utilization, "ratio"),
+            *_traffic(view, replica.name),
+        ),
+        actions=(Text("Add replicas of the model, or shed load at the gateway.", "为该模型扩容，或在网关限流。"),),
+        replica=replica.name,
+    )
+
+
+def _utilization(view: View, name: str) -> float | None:
+    """Return the mean utilization of a replica's GPUs, None where none is known."""
+    known = [value for card in view.gpus_of(name) if (value := signal(card, Signal.UTILIZATION)) is not None]
+    return sum(known) / len(known) if known else None
+
+
 def _idle_with_queue(view: View, replica: ReplicaState) -> Iterator[Finding]:
     waiting = requests(replica, Quantity.REQUESTS_WAITING)
-    known = [value for card in view.gpus_of(replica.name) if (value := signal(card, Signal.UTILIZATION)) is not None]
-    if not waiting or not known or replica.frozen:  # a standstill explains it
+    utilization = _utilization(view, replica.name)
+    if not waiting or utilization is None or replica.frozen:  # a standstill explains it
         return
-    utilization = sum(known) / len(known)
     if utilization >= limit.IDLE_WITH_QUEUE_WARNING:
         return
     critical = utilization < limit.IDLE_WITH_QUEUE_CRITICAL
@@ -326,8 +367,9 @@ def _unassigned(view: View) -> Iterator[Finding]:
 
 def _versions(view: View) -> Iterator[Finding]:
     models: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    canaries = _canaries(view)
     for replica in view.snapshot.replicas:
-        if replica.reading is not None and replica.reading.version:
+        if replica.reading is not None and replica.reading.version and replica.name not in canaries:
             models[replica.labels.engine, replica.labels.model][replica.reading.version].append(replica.name)
     for (engine, model), versions in models.items():
         if len(versions) > 1:
@@ -345,3 +387,18 @@ def _versions(view: View) -> Iterator[Finding]:
                 ),
                 actions=(Text("Finish or roll back the rollout.", "完成或回滚发布。"),),
             )
+
+
+def _canaries(view: View) -> frozenset[str]:
+    """Return the replicas that run few requests beside the others of their model; one without any is none."""
+    models: dict[str, dict[str, float]] = defaultdict(dict)
+    for replica in view.snapshot.replicas:
+        load = requests(replica, Quantity.REQUESTS_RUNNING)
+        if load is not None:
+            models[replica.labels.model][replica.name] = load
+    return frozenset(
+        name
+        for loads in models.values()
+        for name, load in loads.items()
+        if 0 < load < limit.CANARY_SHARE * sum(loads.values()) / len(loads)
+    )

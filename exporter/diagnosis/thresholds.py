@@ -25,7 +25,9 @@ NIC_ERRORS = 100  # of one type, in WINDOW
 NIC_LINK_DOWNS = 2  # in WINDOW: one may be maintenance
 PICKER_POLL_ERRORS = 0.1  # per second; pickers poll many times a second
 POWER_BRAKE_SHARE = 0.01  # of WINDOW
+POWER_LIMIT_SHARE = 0.90  # of the default power limit
 PREEMPTIONS = 0.2  # per second
+QUEUE_GROWTH = 0.1  # of the running requests, in QUEUE_STEP_SECONDS
 RANK_IMBALANCE = 1.35
 REPLICA_IMBALANCE = 1.5
 SIBLING_SLOWDOWN = 1.2  # mean ITL over that of the model's fastest replica on the node
@@ -41,6 +43,7 @@ TTFT_SLOW_SECONDS = 1.0  # mean in WINDOW
 UTILIZATION_SPREAD = 0.40
 
 WINDOW, WINDOW_SECONDS = "5m", 300.0  # over which ratios and rates are evaluated
+QUEUE_STEP_SECONDS = 600.0  # between means of WINDOW of a queue
 RESTART_SECONDS = 1800.0
 XID_RECENT_SECONDS = 3600.0
 SERVED_SECONDS = 900.0  # within which a group must have served for its memory to be compared

@@ -24,11 +24,12 @@ KEPT_ALIVE = 0.6  # share of requests that follow on a connection, for which no 
 
 
 class _Row(NamedTuple):
-    """A server or a whole pool: its labels as written, its totals and its sessions now."""
+    """A server or a whole pool: its labels as written, its totals, its sessions now, and what health checks say."""
 
     labels: str
     totals: Mapping[str, float]
     active: float
+    state: str = "UP"
 
 
 def server_totals(replica: SimulatedReplica) -> dict[str, float]:
@@ -82,7 +83,8 @@ class SimulatedGateway:
                 proxy = f'proxy="{replica.spec.model.name}"'
                 totals = self._totals[replica.spec.name].add(server_totals(replica))
                 active = float(sum(rank.running + len(rank.waiting) for rank in replica.ranks))
-                server = _Row(f'{proxy},server="{replica.spec.name}"', totals, active)
+                state = "DOWN" if replica.stopped else "DRAIN" if replica.drained else "UP"
+                server = _Row(f'{proxy},server="{replica.spec.name}"', totals, active, state)
                 pools.setdefault(proxy, []).append(server)
             return "".join(_lines(pools, self._node_spec.started_unix, self._world.now)).encode()
 
@@ -114,7 +116,9 @@ def _lines(pools: Mapping[str, Sequence[_Row]], started_unix: float, now: float)
             yield from _family(f"{scope}_{errors}", "counter", [(row.labels, 0.0) for row in rows])
         answers = [(f'{row.labels},code="{code}"', row.totals.get(code, 0.0)) for row in rows for code in CODES]
         yield from _family(f"{scope}_http_responses_total", "counter", answers)
-    states = [(f'{server.labels},state="{state}"', float(state == "UP")) for server in servers for state in STATES]
+    states = [
+        (f'{server.labels},state="{state}"', float(state == server.state)) for server in servers for state in STATES
+    ]
     yield from _family("server_status", "gauge", states)
 
 

@@ -49,6 +49,7 @@ class Arrivals:
     replica: ReplicaSpec
     seed: str
     day: float = DAY
+    weight: float = 1.0  # of the gateway: so many times the usual requests
     bad_requests: int = 0  # refused with 400, never seen by the engine
     _random: random.Random = field(init=False)
     _next: float = field(init=False, default=0.0)
@@ -82,7 +83,7 @@ class Arrivals:
 
     def _gap(self, now: float) -> float:
         traffic = self.replica.traffic
-        rate = traffic.rate * (1.0 + traffic.daily * math.sin(2.0 * math.pi * now / self.day))
+        rate = self.weight * traffic.rate * (1.0 + traffic.daily * math.sin(2.0 * math.pi * now / self.day))
         return self._random.expovariate(rate)
 
     def _choose_rank(self) -> int:

@@ -39,6 +39,8 @@ class SimulatedReplica:
         self.spec = spec
         self.created = 0.0
         self.frozen = False
+        self.stopped = False  # nobody listens, and its GPUs are free
+        self.drained = False  # its requests go elsewhere
         self.refused_before = 0
         self._arrivals = Arrivals(spec, seed, day)
         model, group = spec.model, len(spec.ranks[0])
@@ -56,16 +58,30 @@ class SimulatedReplica:
     def advance(self, until: float, pace: list[float]) -> None:
         """Advance every rank to ``until``; ``pace`` stretches the steps of each."""
         inboxes: list[deque[SimulatedRequest]] = [deque() for _ in self.ranks]
+        refused = self._arrivals.bad_requests
         for number, request in self._arrivals.until(until):
-            inboxes[number].append(request)
+            if not self.drained:
+                inboxes[number].append(request)
+        if self.drained:
+            self._arrivals.bad_requests = refused
         for rank, inbox, stretch in zip(self.ranks, inboxes, pace, strict=True):
             if self.frozen:
                 rank.stall(inbox, until)
             else:
                 rank.advance(inbox, until, stretch)
 
+    def weigh(self, weight: float) -> None:
+        """Send the replica so many times its usual requests from the next one on."""
+        self._arrivals.weight = weight
+
+    def stop(self, now: float) -> None:
+        """End the server; requests in it are lost, those that follow go elsewhere."""
+        self.restart(now)
+        self.stopped = self.drained = True
+
     def restart(self, now: float) -> None:
         """Start again with all counters at zero."""
+        self.stopped = self.drained = False
         self.frozen, self.created, self.refused_before = False, now, self._arrivals.bad_requests
         for rank in self.ranks:
             rank.restart(now)
@@ -131,6 +147,16 @@ class World:
             if replica.spec.name == name:
                 return replica
         raise KeyError(name)
+
+    def stop(self, name: str) -> None:
+        """End a replica's server, which frees its GPUs' memory."""
+        self.replica(name).stop(self.now)
+        self._set_memory()
+
+    def start(self, name: str) -> None:
+        """Start a replica's server again, with all counters at zero."""
+        self.replica(name).restart(self.now)
+        self._set_memory()
 
     def owners(self, gpu: int) -> list[tuple[str, int]]:
         """Return (replica, rank number) of everything that runs on the GPU."""
@@ -198,7 +224,7 @@ class World:
 
     def _set_memory(self) -> None:
         for replica in self.replicas:
-            share = min(1.0, replica.spec.memory_fraction + OVERHEAD)
+            share = 0.0 if replica.stopped else min(1.0, replica.spec.memory_fraction + OVERHEAD)
             for group in replica.spec.ranks:
                 for index in group:
                     gpu = self.gpus[index]

@@ -20,6 +20,7 @@ from tests.support.tools import tool
 from tests.support.virtual_node import UNIX_START
 
 _SAMPLE = re.compile(r"([a-z_:][a-z0-9_:]*)(?:\{(.*)\})? (\S+)\Z", re.IGNORECASE)
+BLOCK = 7200  # seconds of samples in a block of Prometheus
 PART = re.compile(r"_(bucket|count|sum)\Z")
 
 
@@ -52,12 +53,9 @@ class Replay:
 
     def load(self, days, *, every_rule=False):
         """Backfill the nodes' days and the recording rules, all of them or those that alerts read."""
-        whole = self.folder / "day.om"
-        with whole.open("wb") as out:
-            for day in days:
-                out.write(Path(day).read_bytes())
-            out.write(b"# EOF\n")
-        self.create_blocks("openmetrics", str(whole), str(self.folder / "data"))
+        for part in self._blocks(days):
+            self.create_blocks("openmetrics", str(part), str(self.folder / "data"))
+            part.unlink()
         for number, level in enumerate(_levels(every_rule=every_rule)):
             self.backfill(level, f"level{number}")
 
@@ -73,6 +71,24 @@ class Replay:
         for block in made.iterdir():
             if block.is_dir() and len(block.name) == 26:
                 block.rename(self.folder / "data" / block.name)
+
+    def _blocks(self, days):
+        """Yield the samples of all nodes in a file for each block, because promtool reads a file once per block."""
+        files = [Path(day).open("rb") for day in days]
+        pending = [next(file, b"") for file in files]
+        for end in range(UNIX_START + BLOCK, self.end + BLOCK + 1, BLOCK):
+            part = self.folder / "block.om"
+            with part.open("wb") as out:
+                for number, file in enumerate(files):
+                    line = pending[number]
+                    while line and int(line.rsplit(b" ", 1)[1]) < end:
+                        out.write(line)
+                        line = next(file, b"")
+                    pending[number] = line
+                out.write(b"# EOF\n")
+            yield part
+        for file in files:
+            file.close()
 
     def serve(self):
         """Run a Prometheus over what is there."""

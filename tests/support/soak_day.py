@@ -12,12 +12,14 @@ import re
 import subprocess
 import sys
 import time
+from collections import deque
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from alerts.tuning import Tuning
 from exporter.catalog import CATALOG
 from exporter.simulate.scenarios import find
+from tests.support import week_plans
 from tests.support.prometheus_replay import PART, Replay, lines, rules
 from tests.support.virtual_node import UNIX_START, VirtualNode
 
@@ -38,7 +40,7 @@ class NodeDay:
     """Some hours of a node under a scrape job, read each ``read`` seconds.
 
     ``fault_at`` and ``fault_until`` are seconds after its start.  ``rate``: requests a second that each replica gets
-    all the time, instead of the scenario's.
+    all the time, instead of the scenario's.  ``plan``: what is done to it when, one of ``week_plans``.
     """
 
     scenario: str
@@ -51,6 +53,7 @@ class NodeDay:
     fault_until: float | None = None
     read: int = 60
     rate: float | None = None
+    plan: str = ""
 
     @property
     def file(self):
@@ -72,8 +75,13 @@ def write(folder, node_day, *, day, scrape):
     )  # fmt: skip
     wanted, target = read_families(), f'job="{node_day.job}",instance="{node_day.instance}"'
     seconds = {}  # (id, label of the subject, replica, cause) → for how long it was a finding
+    plan = deque(week_plans.plan(node_day.plan, day))
+    _act(node, plan, 0.0)
     with open(Path(folder) / node_day.file, "w", encoding="utf-8") as file:
         for now in node.live(node_day.hours * 3600, every=node_day.read):
+            _act(node, plan, now)
+            if node.publisher.snapshot is None:  # a daemon that has just been started
+                continue
             if now % scrape == 0:
                 file.writelines(lines(node.page(), target, int(UNIX_START + now), wanted))
             for finding in _with_causes(node.publisher.snapshot.findings):
@@ -82,8 +90,14 @@ def write(folder, node_day, *, day, scrape):
     (Path(folder) / node_day.findings_file).write_text(json.dumps([[*key, held] for key, held in seconds.items()]))
 
 
+def _act(node, plan, now):
+    """Carry out the steps of a plan that are due."""
+    while plan and plan[0].at <= now:
+        plan.popleft().act(node)
+
+
 def _scenario(node_day):
-    scenario = find(node_day.scenario)
+    scenario = week_plans.SCENARIOS.get(node_day.scenario) or find(node_day.scenario)
     if node_day.rate is None:
         return scenario
     replicas = [
@@ -119,12 +133,15 @@ class Fired:
         return [(labels, at) for labels, at in self.by_alert.get((alert, severity), ()) if labels.get("job") == job]
 
 
-def replayed(folder, node_days, *, day=24.0, scrape=60, processes=2):
-    """Live the nodes' hours and replay them; return what fired, and how long the parts took."""
+def replayed(folder, node_days, *, day=24.0, scrape=60, lookback="5m", processes=2):
+    """Live the nodes' hours and replay them; return what fired, and how long the parts took.
+
+    ``lookback``: how long a series that has ended is still seen, since backfilled samples have no end.
+    """
     begun = time.monotonic()
     _live(folder, node_days, {"day": day, "scrape": scrape}, processes)
     lived = time.monotonic()
-    replay = Replay(folder, hours=max(node_day.hours for node_day in node_days), scrape=scrape)
+    replay = Replay(folder, hours=max(node_day.hours for node_day in node_days), scrape=scrape, lookback=lookback)
     replay.load([Path(folder) / node_day.file for node_day in node_days])
     loaded = time.monotonic()
     ends = {node_day.job: node_day.hours * 3600 for node_day in node_days}
@@ -154,7 +171,7 @@ def _live(folder, node_days, options, processes):
         )
         for share in shares
     ]
-    assert [process.wait(1200) for process in running] == [0] * len(running)
+    assert [process.wait(4 * 3600) for process in running] == [0] * len(running)
 
 
 def main():

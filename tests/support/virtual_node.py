@@ -20,6 +20,7 @@ from exporter.driver.nvml.gpu import GpuReader
 from exporter.driver.nvml.library import initialise, open_card
 from exporter.driver.nvml.topology import TopologyReader
 from exporter.driver.protocol import EventSubscription, XidSeen
+from exporter.errors import EndpointError
 from exporter.model import CardState, GpuAssignment, GpuLabels, SourceStatus, Window
 from exporter.render.exposition import ExpositionRenderer
 from exporter.runtime.costs import CostTracker
@@ -52,10 +53,12 @@ PROCESS = ProcessStats(virtual_memory=1, resident_memory=1, cpu_seconds=1.0, ope
 class Page:
     """Fetches the page that a simulated server would serve now."""
 
-    def __init__(self, read, **facts):
-        self._read, self._facts = read, facts
+    def __init__(self, read, *, is_up=lambda: True, **facts):
+        self._read, self._is_up, self._facts = read, is_up, facts
 
     def fetch(self, path=None):
+        if not self._is_up():
+            raise EndpointError("refused", "nobody listens")
         if path is not None:
             return ReplayedPage(body=json.dumps(self._facts).encode())
         return ReplayedPage(body=self._read())
@@ -124,27 +127,37 @@ class VirtualNode:
         self.world = World(
             scenario, seed=seed, node=node, fault_at=fault_at, fault_until=fault_until, day=day, step=step
         )
-        driver = simulated_driver(self.clock, self.world, started_unix=float(UNIX_START))
-        self.gpus = Gpus(driver, self.world, self.clock, self.unix_now)
-        self.owners = tuple(self._owners())
-        self.replicas = [self._poller(replica, interval) for replica in self.world.replicas]
-        gateway = SimulatedGateway(
+        self._driver = simulated_driver(self.clock, self.world, started_unix=float(UNIX_START))
+        simulated = SimulatedGateway(
             NodeSpec(start=0.0, started_unix=float(UNIX_START)), clock=self.clock, world=self.world
         )
-        self.gateway = gateway_poller(
-            GatewayConfig(name="edge", kind="auto", interval=interval, windows=WINDOWS),
-            Page(gateway.page), endpoints=self._endpoints, clock=self.clock, unix_now=self.unix_now,
-        )  # fmt: skip
-        cost_tracker, costs = CostTracker(), costs or CostSettings()
-        self._events, self._xids_seen = GpuEvents(clock=self.clock, unix_now=self.unix_now), 0
-        self._events.on_driver_event(EventSubscription(cards=self.world.scenario.gpus))
-        self._sysfs = self._nics = None
+        self._gateway_page = Page(simulated.page)
+        self._costs, self._series = costs or CostSettings(), series
+        self.versions = {}  # of engines that are not of the node's software, by replica
+        self.undiscovered = set()  # replicas that discovery does not list
+        self._sysfs = None
         if self.world.nics:
             self._folder = tempfile.mkdtemp(prefix="shardwatch-sysfs-")
             weakref.finalize(self, shutil.rmtree, self._folder)
             self._sysfs = SysfsTree(self._folder, self.world)
+        self.start_daemon()
+
+    def start_daemon(self):
+        """Start the daemon, or start it anew: what it counts itself begins at zero, and its windows are empty."""
+        self.daemon_started = self.unix_now()
+        self.gpus = Gpus(self._driver, self.world, self.clock, self.unix_now)
+        self._pollers = {replica.spec.name: self._poller(replica, self._interval) for replica in self.world.replicas}
+        self.gateway = gateway_poller(
+            GatewayConfig(name="edge", kind="auto", interval=self._interval, windows=WINDOWS),
+            self._gateway_page, endpoints=self._endpoints, clock=self.clock, unix_now=self.unix_now,
+        )  # fmt: skip
+        cost_tracker = CostTracker()
+        self._events, self._xids_seen = GpuEvents(clock=self.clock, unix_now=self.unix_now), len(self.world.xids)
+        self._events.on_driver_event(EventSubscription(cards=self.world.scenario.gpus))
+        self._nics = None
+        if self.world.nics:
             self._nics = NicWatcher(cards=lambda: self.gpus.cards, clock=self.clock, unix_now=self.unix_now)
-        self._renderer = ExpositionRenderer(openmetrics=False, series=series)
+        self._renderer = ExpositionRenderer(openmetrics=False, series=self._series)
         self.publisher = Publisher(
             cards=self.gpus,
             replicas=lambda: self.replicas,
@@ -156,11 +169,26 @@ class VirtualNode:
             others=lambda: self._events.statuses,
             publish=lambda _: None,
             judge=Diagnosis().judge,
-            economy=lambda *arguments: cost_tracker.update(*arguments, windows=WINDOWS, costs=costs),
+            economy=lambda *arguments: cost_tracker.update(*arguments, windows=WINDOWS, costs=self._costs),
             stragglers=StragglerTracker().update,
             clock=self.clock,
             unix_now=self.unix_now,
         )
+
+    @property
+    def replicas(self):
+        """Return the pollers of the replicas that discovery lists."""
+        return [poller for name, poller in self._pollers.items() if name not in self.undiscovered]
+
+    @property
+    def owners(self):
+        """Return which replica each GPU is assigned to."""
+        return tuple(owner for owner in self._owners() if owner.replica not in self.undiscovered)
+
+    def discover(self, name):
+        """List a replica again, as one that is read for the first time."""
+        self.undiscovered.discard(name)
+        self._pollers[name] = self._poller(self.world.replica(name), self._interval)
 
     def unix_now(self):
         return UNIX_START + self.clock.now
@@ -181,8 +209,10 @@ class VirtualNode:
     def _poller(self, replica, interval):
         name, kind = replica.spec.name, replica.spec.engine
         _, render = PAGE_WRITERS[kind]
-        facts = {"version": self.world.software.engine, "model_id": replica.spec.model.name}
-        page = Page(lambda: render(replica, PROCESS, float(UNIX_START)).encode(), **facts)
+        facts = {"version": self.versions.get(name, self.world.software.engine), "model_id": replica.spec.model.name}
+        page = Page(
+            lambda: render(replica, PROCESS, float(UNIX_START)).encode(), is_up=lambda: not replica.stopped, **facts
+        )
         plan = ReplicaConfig(name=name, kind=kind, interval=interval, windows=WINDOWS, quantiles=QUANTILES)
         return replica_poller(plan, page, clock=self.clock, unix_now=self.unix_now)
 
@@ -217,7 +247,7 @@ class VirtualNode:
 
     def page(self):
         """Return the metrics page of this moment, with families of a process that started with the node."""
-        process = f"process_start_time_seconds {UNIX_START}\nprocess_resident_memory_bytes 4e7\n"
+        process = f"process_start_time_seconds {self.daemon_started}\nprocess_resident_memory_bytes 4e7\n"
         process += f"process_cpu_seconds_total {self.clock.now / 100}\nprocess_open_fds 30\nprocess_max_fds 1024\n"
         page = self._renderer.render(self.publisher.snapshot, process)
         assert page.dropped == 0

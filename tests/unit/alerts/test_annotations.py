@@ -67,12 +67,12 @@ DESCRIPTIONS = {
     ),
     "an engine that refuses connections": (
         "EngineDown", REPLICA,
-        {"llm_up{REPLICA}": "0x20", "llm_up{REPLICA_B}": "1x20",
+        {"llm_up{REPLICA}": "1x4 0x16", "llm_up{REPLICA_B}": "1x20", 'llm_requests_running{REPLICA,rank="0"}': "9x4 stale",
          'shardwatch_source_down_info{TARGET,source="engine:chat-a",reason="refused"}': "1x20",
          'shardwatch_source_down_info{TARGET,source="engine:chat-b",reason="timeout"}': "1x20"},
-        ("The vllm server has not answered for 2m or longer. Other replicas of its model are up, or no requests ran on it: it may "
-        "be loading. It pages after 10m if requests ran on it. Reason: refused."),
-        "vllm 服务至少 2m 没有应答。同一模型的其他副本在线，或它上面没有请求：可能正在加载。若此前有请求在运行，10m 后升级为紧急告警。原因：refused。",
+        ("The vllm server has not answered for 2m or longer. Other replicas of its model are up: it may be loading. It pages "
+        "after 10m if requests ran on it; one that was drained is reported after 10m. Reason: refused."),
+        "vllm 服务至少 2m 没有应答。同一模型的其他副本在线：可能正在加载。若此前有请求在运行，10m 后升级为紧急告警；已排空的副本 10m 后才报告。原因：refused。",
     ),
     "a straggler with its slowdown": (
         "GpuStraggler", {**GPU, "replica": "chat-a", "cause": "thermal"},
@@ -98,6 +98,27 @@ DESCRIPTIONS = {
         ("3 号卡（GPU-3）拖慢了整组：功率上限偏低。功率上限 350 W。组内最高 700 W。PCIe x4（最大 x16）。ITL p50 为 40ms。"
          "同一模型的其他副本为 20ms。每个 token 的耗时是后者的 2 倍。运行中的请求：31。排队的请求：18。"
          "网关 edge 仍把后端池 llama 49% 的请求发给它。判定：排空（drain）（straggler）。"),
+    ),
+    "a lost GPU whose processes had an owner": (
+        "GpuLost", GPU, {"gpu_up{GPU}": "1x4 0x16", 'gpu_owner_memory_bytes{GPU,owner="prod/chat-7d9/vllm"}': "7e10x4 stale",
+                         'gpu_owner_memory_bytes{GPU,owner=""}': "9e10x4 stale"},
+        "The GPU (GPU-3) has not answered for 1 minute. Owner: prod/chat-7d9/vllm.",
+        "该卡（GPU-3）已有 1 分钟无应答。使用者：prod/chat-7d9/vllm。",
+    ),
+    "a straggler with another tenant": (
+        "GpuStraggler", {**GPU, "replica": "chat-a", "cause": "other_tenant"},
+        {'gpu_straggler{GPU,replica="chat-a",cause="other_tenant"}': "1x20", **OWNED, 'gpu_replica_info{OWNS4,rank="1"}': "1x20",
+         'gpu_owner_memory_bytes{GPU,owner="prod/chat-7d9/vllm"}': "7e10x20",
+         'gpu_owner_memory_bytes{CARD4,owner="prod/chat-7d9/vllm"}': "7e10x20",
+         'gpu_owner_memory_bytes{GPU,owner="research/train-0/main"}': "1073741824x20"},
+        ("GPU 3 (GPU-3) is the straggler of its group: shared with another tenant. Only on this GPU of the replica: "
+         "research/train-0/main, with 1GiB. Owner: prod/chat-7d9/vllm."),
+        "3 号卡（GPU-3）拖慢了整组：被其他租户占用。副本各卡中仅此卡上有：research/train-0/main，占用 1GiB。使用者：prod/chat-7d9/vllm。",
+    ),
+    "a frozen replica whose owner is known": (
+        "EngineFrozen", REPLICA, {**FROZEN, **OWNED, 'gpu_owner_memory_bytes{GPU,owner="vllm@chat-a.service"}': "7e10x20"},
+        "Requests are running and no counter of the engine moves. It does not recover by itself. Owner: vllm@chat-a.service.",
+        "有请求在运行，但引擎的所有计数器都不再变化。它不会自行恢复。使用者：vllm@chat-a.service。",
     ),
     "ranks whose queues are uneven": (
         "RanksUneven", REPLICA,

@@ -35,7 +35,6 @@ ON_NO_DASHBOARD = {
     "gpu_jpeg_utilization_ratio": "of use to whoever decodes pictures on the GPU; no engine of this table does",
     "gpu_ofa_utilization_ratio": "of use to whoever works on video; language models never use it",
     "gpu_encoder_sessions": "of use to whoever shares a GPU with video; language models never encode",
-    "gpu_power_limit_setting_watts": "settings of an administrator; the limit in force is on the dashboards",
     "gpu_clock_application_hertz": "a setting of an administrator; clocks and why they are reduced are shown",
     "gpu_ecc_enabled": "the table of missing signals has GPUs without ECC, with the reason disabled",
     "gpu_ecc_enabled_pending": "of use between a change of the mode and the reset of the GPU only",
