@@ -157,7 +157,7 @@ class ReplicaThresholds:
         unit=Unit.RATIO,
         warning=shared.QUEUE_GROWTH,
         value_range=ANY,
-        for_="10m",
+        for_="15m",
         reason="A queue that grows by a tenth of the running requests every 10 min, twice in a row, is no burst; one "
         "that is long and steady is full throughput.",
     )

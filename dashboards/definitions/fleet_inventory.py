@@ -36,7 +36,7 @@ VERSIONS: tuple[Panel, ...] = (
             "GPU 进程加载的 NCCL、PyTorch、CUDA 与引擎版本。同一服务的节点应一致：NCCL 版本不同，跨节点集合通信可能挂起或变慢。",
         ),
         column(lambda: selected(m.GPU_SOFTWARE_INFO), Text("Seen", "已见"), cell=Cell.FACT),
-        rows=("instance", "component", "version"), requires=ENGINE, width=12, height=7, drill_down=(TO_NODE,),
+        rows=("instance", "component", "version"), requires=(Requires.OWNER,), width=12, height=7, drill_down=(TO_NODE,),
     ),
     table(
         Text("Engine versions by replica", "引擎版本（按副本）"),

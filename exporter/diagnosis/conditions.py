@@ -157,8 +157,8 @@ CONDITIONS: Mapping[str, Condition] = {
     ),
     "QueueGrowing": Condition(
         subject=REPLICA,
-        for_="10m",
-        hold=300.0,
+        for_="15m",
+        hold=600.0,
         linger=60.0,
         limits={
             "queue_growth": limit.QUEUE_GROWTH,

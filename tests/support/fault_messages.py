@@ -186,22 +186,27 @@ def annotated(folder: Path, place: Path, language: Language) -> list[tuple[Copy,
     until(lambda: time.time() > now, 60)
     config = {"global": {"evaluation_interval": "1s"}, "rule_files": [str(place / "rules.yaml")]}
     with servers.prometheus(config, folder=place) as prometheus:
-        until(lambda: _all(prometheus, copies), 30)
-        known = _all(prometheus, copies)
+        until(lambda: _missing(prometheus, copies) == [], 60)
+        known = _known(prometheus, copies)
     return [(copy, known[copy.job]) for copy in copies]
 
 
-def _all(prometheus, copies: list[Copy]) -> Mapping[str, Mapping[str, str]]:
-    """Return the annotations of every copy, nothing while one is missing."""
+def _missing(prometheus, copies: list[Copy]) -> list[tuple[str, str, float]]:
+    """Return the job, alert and second of every copy that does not fire yet."""
+    known = _known(prometheus, copies)
+    return [(copy.job, copy.firing.name, copy.at) for copy in copies if copy.job not in known]
+
+
+def _known(prometheus, copies: list[Copy]) -> Mapping[str, Mapping[str, str]]:
+    """Return the annotations of every copy that fires."""
     alerts = prometheus.get("/api/v1/alerts")["data"]["alerts"]
-    annotations = {
+    return {
         copy.job: alert["annotations"]
         for copy in copies
         for alert in alerts
         if alert["labels"].get("job") == copy.job
         and all(alert["labels"].get(name) == value for name, value in copy.firing.of.items() if name != "job")
     }
-    return annotations if len(annotations) == len(copies) else {}
 
 
 def _rule(copy: Copy, language: Language) -> Mapping[str, Any]:

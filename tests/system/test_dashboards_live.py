@@ -51,6 +51,7 @@ NEVER_HERE = {
     Requires.STORE,
     Requires.OWNER,
     Requires.NIC,
+    Requires.MODEL_PRICE,
 }  # no job provides these
 MAY_BE_EMPTY = {"rank", "reason"}  # labels of which an empty value is a fact; Prometheus drops them
 SUBJECT_TABLES = {"What is wrong"}  # a row is a node, a GPU or a replica, and leaves the other columns empty

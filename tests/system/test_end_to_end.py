@@ -119,7 +119,10 @@ def test_the_threads_of_the_demo_are_those_that_the_documentation_draws(start):
     running = {name for name in names | worker if not name.startswith(("info-", "resolve-"))}
     assert {name for name in running if not any(known.fullmatch(name) for known in drawn.values())} == set()
     not_running = {name for name, known in drawn.items() if not any(map(known.fullmatch, running))}
-    assert not_running <= {"discovery:NAME", "kernel_log", "agent-check", "reload", "nvml-release", "nvml-init"}
+    assert not_running <= {
+        *("discovery:NAME", "gpu_page:NAME", "store:NAME", "nics", "kernel_log"),
+        *("agent-check", "reload", "nvml-release", "nvml-init"),
+    }
 
 
 def test_the_demo_joins_gpus_and_replicas_and_its_page_is_clean(start, promtool):

@@ -304,7 +304,10 @@ def test_every_call_is_written_down_with_code_time_and_answer(runs):
 
 
 # What the daemon knows from elsewhere than calls, or only after it has watched for a while.
-BESIDE = {"gpu_xid_events_total", "gpu_data_age_seconds", "gpu_idle_seconds_total"}
+BESIDE = {
+    *("gpu_xid_events_total", "gpu_data_age_seconds", "gpu_idle_seconds_total"),
+    *("gpu_owner_info", "gpu_owner_memory_bytes", "gpu_orphan_processes", "gpu_mps_active"),  # from /proc
+}
 LATER = {
     "gpu_clock_event_seconds_total",
     "gpu_signal_missing_info",
