@@ -76,7 +76,8 @@ class Replay:
         """Yield the samples of all nodes in a file for each block, because promtool reads a file once per block."""
         files = [Path(day).open("rb") for day in days]
         pending = [next(file, b"") for file in files]
-        for end in range(UNIX_START + BLOCK, self.end + BLOCK + 1, BLOCK):
+        first = self.begin - (self.begin - UNIX_START) % BLOCK  # samples may begin long after UNIX_START
+        for end in range(first + BLOCK, self.end + BLOCK + 1, BLOCK):
             part = self.folder / "block.om"
             with part.open("wb") as out:
                 for number, file in enumerate(files):
