@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pathlib
 
 import pytest
@@ -41,6 +42,15 @@ def pytest_xdist_make_scheduler(config, log):
             return nodeid if file in SPREAD else file
 
     return Scheduler(config, log)
+
+
+@pytest.fixture(autouse=True)
+def the_root_logger_as_it_was():
+    """Undo what a command that ran in this process did to the log: ``caplog`` of a later test would hold more lines."""
+    handlers, level = logging.root.handlers[:], logging.root.level
+    yield
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
 
 
 @pytest.fixture

@@ -25,14 +25,6 @@ WANTED = {
 }
 
 
-@pytest.fixture(autouse=True)
-def the_root_logger_as_it_was():
-    handlers, level = logging.root.handlers[:], logging.root.level
-    yield
-    logging.root.handlers[:] = handlers
-    logging.root.setLevel(level)
-
-
 def lines(capfd, text):
     log_to_stderr(parse(text, "c.yaml", {}).log)
     log_event(logger, logging.INFO, "started")
