@@ -18,7 +18,7 @@ from exporter.cli.setup import read_settings
 from exporter.cli.terminal import duration, printable
 from exporter.errors import ShardwatchError, SourceError
 from exporter.model.text import Language, Text
-from exporter.render import api
+from exporter.render import api, api_documents
 
 DEFAULT = "http://127.0.0.1:9853"
 NODE_SECONDS = 5.0
@@ -160,7 +160,7 @@ def own_look(language: Language, timeout: float | None) -> Answer:
             "no daemon answers here, and no GPU and no engine was found", "本机没有守护进程，也未找到 GPU 或引擎"
         )
         return replace(answer, problem=nothing.in_(language))
-    return replace(answer, document=api.node(snapshot, language, hostname()))
+    return replace(answer, document=api_documents.node(snapshot, language, hostname()))
 
 
 def _limits(seconds: float, language: Language) -> str:

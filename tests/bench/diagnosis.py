@@ -18,7 +18,7 @@ from dataclasses import replace
 from exporter.http.server.agent_check import AgentCheckServer
 from exporter.http.server.api import Api
 from exporter.http.server.request import Request
-from exporter.render import api
+from exporter.render import api_documents
 from exporter.runtime.diagnosis import Diagnosis
 from exporter.simulate.records import Scenario
 from exporter.simulate.scenarios import SCENARIOS
@@ -68,7 +68,7 @@ def main() -> None:
             lambda: diagnosis.judge(snapshot),  # noqa: B023 - called at once
             lambda: documents.answer(request),  # noqa: B023
             lambda: agent.answer(name),  # noqa: B023
-            lambda: api.node(snapshot),  # noqa: B023
+            lambda: api_documents.node(snapshot),  # noqa: B023
         )
         figures = [microseconds(call, arguments.repeat) for call in calls]
         agent.stop()

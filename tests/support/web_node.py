@@ -13,7 +13,7 @@ from exporter.http.server.web_page import WebPage
 from exporter.model import EngineReading, GpuAssignment, GpuLabels, Outcome, Quantity, Signal, Topology
 from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind, Verdict, Verdicts, VerdictState
 from exporter.model.text import Language, Text
-from exporter.render.api import node as node_document
+from exporter.render.api_documents import node as node_document
 from exporter.web.history import POINTS, STEP, NodeHistory
 from tests.support.builders import card, replica, snapshot
 from tests.support.records import replace

@@ -12,7 +12,7 @@ from exporter.http.server.request import Request, Response
 from exporter.model import Snapshot
 from exporter.model.finding import Verdict, VerdictState
 from exporter.model.text import Language, Text
-from exporter.render import api
+from exporter.render import api, api_documents
 
 PREFIX = "/api/v1/"
 JSON = "application/json; charset=utf-8"
@@ -75,8 +75,10 @@ class Api:
 
     def _make(self, path: str, snapshot: Snapshot, language: Language) -> object:
         if path == "node":
-            return api.node(snapshot, language, self._node())
-        return api.findings(snapshot, language) if path == "findings" else api.verdicts(snapshot, language)
+            return api_documents.node(snapshot, language, self._node())
+        if path == "findings":
+            return api_documents.findings(snapshot, language)
+        return api_documents.verdicts(snapshot, language)
 
 
 def _language(query: str) -> Language | Response:
@@ -120,7 +122,7 @@ def _verdict_response(verdict: Verdict, language: Language) -> Response:
     return Response(
         status=503 if verdict.state in _BAD else 200,
         content_type=JSON,
-        body=api.encode(api.verdict(verdict, language)),
+        body=api.encode(api_documents.verdict(verdict, language)),
         headers=(state, (REASON_HEADER, reason)) if reason else (state,),
     )
 

@@ -20,7 +20,7 @@ from exporter.cli.top_rows import freshness, tables
 from exporter.http.client.client import SessionClient
 from exporter.model.finding import VerdictState
 from exporter.model.text import Language
-from exporter.render import api
+from exporter.render import api, api_documents
 from exporter.web import values
 from exporter.web.values import width
 from tests.support.waiting import until
@@ -171,7 +171,7 @@ def test_a_column_sorts_by_its_number_and_absent_values_stay_last():
 
 
 def test_gpu_10_sorts_behind_gpu_2():
-    found = table("gpus", api.node(big_node(gpus=16, replicas=2, points=1)[0]))
+    found = table("gpus", api_documents.node(big_node(gpus=16, replicas=2, points=1)[0]))
     assert [row.cells[0].text for row in select(found, sort=0, reverse=False, needle="")] == [
         str(n) for n in range(16)
     ]
@@ -186,7 +186,7 @@ def test_a_filter_finds_any_cell_whatever_the_case():
 @pytest.mark.parametrize("columns", [20, 40, 77, 120, 300])
 @pytest.mark.parametrize("language", list(Language))
 def test_every_table_of_64_gpus_fits_the_terminal(columns, language):
-    big = api.node(big_node(points=1)[0], language)
+    big = api_documents.node(big_node(points=1)[0], language)
     for found in tables([state(big), state(served("hang", language), "node2")], language, big.time):
         shown = fit(found, found.rows, columns)
         assert shown[0][0] == 0
@@ -195,7 +195,7 @@ def test_every_table_of_64_gpus_fits_the_terminal(columns, language):
 
 
 def test_what_names_the_problem_is_never_dropped_at_80_columns():
-    found = table("gpus", api.node(big_node(points=1)[0]))
+    found = table("gpus", api_documents.node(big_node(points=1)[0]))
     shown = {found.columns[number].heading for number, _ in fit(found, found.rows, 77)}
     assert {"GPU", "Replica", "State", "Util", "SM", "Mem", "Temp", "Throttle"} <= shown
 
@@ -214,7 +214,7 @@ def test_a_cut_counts_the_columns_of_wide_characters(text, columns, shown):
 
 @pytest.mark.parametrize("language", list(Language))
 def test_no_name_reaches_the_terminal_as_a_control_character_or_without_bound(language):
-    node = api.node(malicious_snapshot(MALICIOUS), language)
+    node = api_documents.node(malicious_snapshot(MALICIOUS), language)
     known = state(node, problem=MALICIOUS)
     shown = tables([known], language, node.time)
     lines = [line for found in shown for row in found.rows for line in details(row, known, language, node.time)]

@@ -12,7 +12,7 @@ from exporter.cli.check_nodes import Answer
 from exporter.cli.top_app import TopApp
 from exporter.cli.top_model import NodeState, updated
 from exporter.model.text import Language
-from exporter.render import api
+from exporter.render import api_documents
 from tests.support.web_node import big_node, malicious_snapshot, served
 
 MALICIOUS = "[red]x[/red]\x1b[2J\n\u202eevil[@click=app.quit]a[/] 中文" + "y" * 10_000
@@ -25,7 +25,7 @@ def state(scenario, language=Language.ENGLISH, name="http://node1:9853"):
 
 
 def of(snapshot, language=Language.ENGLISH, name="http://node1:9853"):
-    return updated(NodeState(name=name), Answer(url=name, document=api.node(snapshot, language)))
+    return updated(NodeState(name=name), Answer(url=name, document=api_documents.node(snapshot, language)))
 
 
 def drive(script, *states, size=SMALL, language=Language.ENGLISH):
