@@ -296,6 +296,21 @@ class Node:
             time.sleep(0.1)
         return pages
 
+    def throughout(self, condition, seconds):
+        """Give the pages of the first stretch of ``seconds`` in which ``condition`` holds on every one of them.
+
+        A machine that is short of CPU time breaks a stretch; what flaps by itself never lasts for one.
+        """
+        end = time.monotonic() + CEILING
+        while True:
+            pages, begun = [], time.monotonic()
+            while condition(page := self.page()):
+                pages.append(page)
+                if time.monotonic() - begun >= seconds:
+                    return pages
+                time.sleep(0.1)
+            assert time.monotonic() < end, f"never for {seconds:g} s; seen last:\n{self._state(page)}"
+
     def children(self):
         pids = []
         for task in os.listdir(f"/proc/{self.pid}/task"):
