@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
 
 from exporter.catalog.spec import GPU, NODE, ReadSamples, Sample, SeriesSet, Unit
-from exporter.model import Snapshot
+from exporter.model import GpuLabels, Snapshot
 from exporter.model.software import SharedMemory
+
+T = TypeVar("T")
 
 
 def _versions(snapshot: Snapshot) -> Iterator[Sample]:
@@ -14,20 +17,27 @@ def _versions(snapshot: Snapshot) -> Iterator[Sample]:
         yield version, 1.0
 
 
+def _of_read_cards(snapshot: Snapshot, values: Mapping[str, T]) -> Iterator[tuple[GpuLabels, T]]:
+    """Return the values by the labels of their GPU.
+
+    Software is read once a minute: for a GPU that stopped answering meanwhile, nobody knows its processes any more.
+    """
+    for card in snapshot.cards:
+        if card.reading is not None and card.facts.uuid in values:
+            yield card.labels, values[card.facts.uuid]
+
+
 def _shared_memory(value: Callable[[SharedMemory], float]) -> ReadSamples:
     def read(snapshot: Snapshot) -> Iterator[Sample]:
-        for card in snapshot.cards:
-            memory = snapshot.software.shared_memory.get(card.facts.uuid)
-            if memory is not None:
-                yield card.labels, value(memory)
+        for labels, memory in _of_read_cards(snapshot, snapshot.software.shared_memory):
+            yield labels, value(memory)
 
     return read
 
 
 def _mps(snapshot: Snapshot) -> Iterator[Sample]:
-    for card in snapshot.cards:
-        if card.facts.uuid in snapshot.software.mps:
-            yield card.labels, float(snapshot.software.mps[card.facts.uuid])
+    for labels, active in _of_read_cards(snapshot, snapshot.software.mps):
+        yield labels, float(active)
 
 
 def _fabric_manager(snapshot: Snapshot) -> Iterator[Sample]:

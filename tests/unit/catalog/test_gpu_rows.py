@@ -7,6 +7,7 @@ import pytest
 from exporter.catalog import metrics
 from exporter.catalog.spec import Metric
 from exporter.model import CardReading, CardState, Missing, Signal, Snapshot
+from exporter.model.software import NodeSoftware, SharedMemory
 from tests.support.builders import card
 from tests.support.records import replace
 
@@ -77,3 +78,12 @@ def test_only_banks_that_have_used_spare_rows_have_a_series():
 def test_a_gpu_without_c2c_links_does_not_miss_their_mode():
     reading = CardReading(at=1.0, signals={}, missing={Signal.C2C_MODE: Missing.UNSUPPORTED})
     assert rows(metrics.GPU_SIGNAL_MISSING_INFO, replace(card(), reading=reading)) == []
+
+
+def test_software_of_a_gpu_that_stopped_answering_is_not_shown():
+    """It is read once a minute: until then nobody knows which processes such a GPU has."""
+    for gpu, shown in ((card(), [1.0]), (card(up=False), [])):
+        software = NodeSoftware(mps={gpu.facts.uuid: True}, shared_memory={gpu.facts.uuid: SharedMemory(1.0, 1.0)})
+        snapshot = Snapshot(at=1.0, unix_time=1.0, cards=(gpu,), software=software)
+        for metric in (metrics.GPU_MPS_ACTIVE, metrics.GPU_PROCESS_SHARED_MEMORY_SIZE_BYTES):
+            assert [value for _, value in metric.read(snapshot)] == shown
