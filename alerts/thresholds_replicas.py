@@ -282,7 +282,7 @@ class ReplicaThresholds:
     lora_slots: Threshold = Threshold(
         metric=m.LLM_LORA_SLOTS,
         unit=Unit.RATIO,
-        warning=1.0,
+        warning=shared.LORA_SLOTS,
         value_range=ANY,
         for_="10m",
         reason="Full slots alone are normal, since unused adapters stay loaded; with requests waiting and first "

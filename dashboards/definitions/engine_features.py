@@ -1,4 +1,4 @@
-"""Replica, features of engines: speculation, tiers of the KV cache, transfers between prefill and decode, LoRA."""
+"""Replica, features of engines: speculation, tiers of the KV cache, LoRA, experts, start-up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dashboards.panels import Cell, NumberFormat, Panel, column, series, table, 
 from dashboards.variables import EXPORTER_WINDOW, RATE_INTERVAL, selected
 from exporter.catalog import metrics as m
 from exporter.model.text import Text
-from exporter.promql import max_by, rate, sum_by
+from exporter.promql import binary, max_by, rate, sum_by
 
 FEATURE = (Requires.FULL, Requires.FEATURE)
 STORE = (Requires.STORE,)
@@ -26,6 +26,10 @@ FEATURES: tuple[Panel, ...] = (
         series(
             lambda: max_by(selected(m.LLM_SPEC_DECODE_ACCEPTANCE_RATIO, window=EXPORTER_WINDOW), "instance", "replica"),
             REPLICA_NAME,
+        ),
+        series(
+            lambda: max_by(selected(m.LLM_SPEC_DECODE_REPORTED_ACCEPTANCE_RATIO), "instance", "replica"),
+            Text(f"{REPLICA_NAME} reported", f"{REPLICA_NAME} 引擎报告"),
         ),
         requires=FEATURE, max_value=1, panel_id=ids.REPLICA_SPECULATION,
     ),
@@ -45,6 +49,24 @@ FEATURES: tuple[Panel, ...] = (
             Text(f"{REPLICA_NAME} per step, reported", f"{REPLICA_NAME} 每步（引擎报告）"),
         ),
         requires=FEATURE,
+    ),
+    time_series(
+        Text("Acceptance by position", "各位置的接受率"),
+        Text(
+            "Accepted tokens over drafts by position in the draft, of engines that count them. Where the last positions are near "
+            "zero, draft fewer tokens.",
+            "草稿中各位置接受的 token 与草稿数之比（引擎统计时）。末尾位置接近零时，减少草稿 token 数。",
+        ),
+        series(
+            lambda: binary(
+                "/",
+                sum_by(rate(selected(m.LLM_SPEC_DECODE_ACCEPTED_TOKENS_BY_POSITION_TOTAL), RATE_INTERVAL), "instance", "replica", "position"),
+                sum_by(rate(selected(m.LLM_SPEC_DECODE_DRAFTS_TOTAL), RATE_INTERVAL), "instance", "replica"),
+                on=("instance", "replica"), group_left=(),
+            ),
+            Text(f"{REPLICA_NAME} position {{{{position}}}}", f"{REPLICA_NAME} 位置 {{{{position}}}}"),
+        ),
+        requires=FEATURE, max_value=1,
     ),
     time_series(
         Text("KV cache to and from host memory", "KV 缓存与主机内存往来"),
@@ -74,6 +96,23 @@ FEATURES: tuple[Panel, ...] = (
             Text(f"{REPLICA_NAME} external hits", f"{REPLICA_NAME} 外部命中"),
         ),
         requires=FEATURE, max_value=1,
+    ),
+    time_series(
+        Text("Prompt tokens by source", "提示 token 的来源"),
+        Text(
+            "Tokens per second: computed, found in the KV cache, transferred; and, where the engine tells, by the tier that had "
+            "them (device, host, disk or storage). What is computed is the work of the prefill.",
+            "每秒 token：计算所得、KV 缓存命中、传输所得；引擎报告时还按命中的层级（device、host、disk 或 storage）。计算部分即预填充的工作量。",
+        ),
+        series(
+            lambda: sum_by(rate(selected(m.LLM_PROMPT_TOKENS_BY_SOURCE_TOTAL), RATE_INTERVAL), "instance", "replica", "source"),
+            f"{REPLICA_NAME} {{{{source}}}}",
+        ),
+        series(
+            lambda: sum_by(rate(selected(m.LLM_CACHED_TOKENS_BY_SOURCE_TOTAL), RATE_INTERVAL), "instance", "replica", "source"),
+            Text(f"{REPLICA_NAME} cached in {{{{source}}}}", f"{REPLICA_NAME} 缓存于 {{{{source}}}}"),
+        ),
+        requires=FEATURE,
     ),
     table(
         Text("KV-cache stores", "KV 缓存存储"),
@@ -152,30 +191,28 @@ FEATURES: tuple[Panel, ...] = (
         requires=STORE, panel_id=ids.REPLICA_STORE_ERRORS,
     ),
     time_series(
-        Text("Failed transfers of KV caches", "失败的 KV 缓存传输"),
+        Text("Waiting requests by reason", "排队请求的原因"),
         Text(
-            "Per second: failed, unconfirmed, or expired before the decode replica took them. Each prompt is computed again, or "
-            "its request fails.",
-            "每秒失败、未确认，或在解码副本取走前过期的传输。对应的提示需重新计算，或请求失败。",
+            "As vLLM tells: capacity, or deferred, such as until a KV cache or a grammar is ready.",
+            "由 vLLM 报告：capacity（容量不足）或 deferred（等待 KV 缓存、语法等）。",
         ),
         series(
-            lambda: sum_by(rate(selected(m.LLM_KV_TRANSFER_FAILURES_TOTAL), RATE_INTERVAL), "instance", "replica", "kind"),
-            f"{REPLICA_NAME} {{{{kind}}}}",
+            lambda: sum_by(selected(m.LLM_REQUESTS_WAITING_BY_REASON), "instance", "replica", "reason"),
+            f"{REPLICA_NAME} {{{{reason}}}}", number_format=NumberFormat.COUNT,
         ),
-        requires=FEATURE, panel_id=ids.REPLICA_TRANSFERS,
+        requires=FEATURE,
     ),
     time_series(
-        Text("Queues of disaggregation", "预填充/解码分离的队列"),
+        Text("Time of the scheduler by stage", "调度循环各阶段耗时"),
         Text(
-            "Requests by stage: prefill_bootstrap, prefill_inflight, decode_prealloc, decode_transfer, and those that wait "
-            "for a grammar. A queue that grows names the stage that is too small.",
-            "各阶段的请求：prefill_bootstrap、prefill_inflight、decode_prealloc、decode_transfer，以及等待语法编译的请求。增长的队列即容量不足的阶段。",
+            "Seconds per second of the scheduler's loop, as SGLang tells. Much beside run_batch and idle: the CPU delays the GPUs.",
+            "由 SGLang 报告的调度循环各阶段每秒耗时。run_batch 与 idle 之外占比大：CPU 拖慢了 GPU。",
         ),
         series(
-            lambda: sum_by(selected(m.LLM_SCHEDULER_QUEUE_REQUESTS), "instance", "replica", "queue"),
-            f"{REPLICA_NAME} {{{{queue}}}}", number_format=NumberFormat.COUNT,
+            lambda: sum_by(rate(selected(m.LLM_SCHEDULER_STAGE_DURATION_SECONDS_TOTAL), RATE_INTERVAL), "instance", "replica", "stage"),
+            f"{REPLICA_NAME} {{{{stage}}}}",
         ),
-        requires=FEATURE, panel_id=ids.REPLICA_DISAGGREGATION,
+        requires=FEATURE,
     ),
     time_series(
         Text("Balance of experts", "专家均衡度"),
@@ -205,9 +242,9 @@ FEATURES: tuple[Panel, ...] = (
     time_series(
         Text("LoRA slots", "LoRA 槽位"),
         Text(
-            "Slots for adapters in GPU memory, used and in total. Full slots are normal, since unused adapters stay loaded; with "
-            "requests waiting and room in the KV cache, requests wait for a slot.",
-            "显存中适配器槽位的已用数与总数。满是正常的（未用的适配器仍驻留）；若有排队而 KV 缓存有空间，请求就在等槽位。",
+            "Slots for adapters in GPU memory, used and in total, and with vLLM the adapters that requests ask for. Full slots are "
+            "normal, since unused adapters stay loaded; with requests waiting and room in the KV cache, requests wait for a slot.",
+            "显存中适配器槽位的已用数与总数；vLLM 另有请求所需的适配器数。满是正常的（未用的适配器仍驻留）；若有排队而 KV 缓存有空间，请求就在等槽位。",
         ),
         series(
             lambda: sum_by(selected(m.LLM_LORA_SLOTS), "instance", "replica", "state"),

@@ -6,6 +6,8 @@ from alerts import panel_ids as ids
 from alerts.panel_ids import DashboardUid as Uid
 from dashboards.dashboard import Dashboard, Row
 from dashboards.definitions.annotations import OF_NODE
+from dashboards.definitions.disaggregation import DISAGGREGATION
+from dashboards.definitions.engine_features import FEATURES
 from dashboards.definitions.latency import REPLICA_NAME, curves, spread_out
 from dashboards.definitions.replica_details import MORE
 from dashboards.definitions.status import REPLICA_STATES, STRAGGLER, UP, status
@@ -324,6 +326,18 @@ REPLICA = Dashboard(
                 "Stages and measurement limits (mostly series: full)", "各阶段与测量限制（多数需 series: full）"
             ),
             panels=MORE,
+            collapsed=True,
+        ),
+        Row(
+            title=Text(
+                "Speculation, KV-cache tiers, LoRA (series: full)", "投机解码、KV 缓存层级、LoRA（series: full）"
+            ),
+            panels=FEATURES,
+            collapsed=True,
+        ),
+        Row(
+            title=Text("Disaggregation (series: full)", "预填充/解码分离（series: full）"),
+            panels=DISAGGREGATION,
             collapsed=True,
         ),
     ),

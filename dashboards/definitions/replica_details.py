@@ -5,7 +5,6 @@ Most of it needs the full set of series, so its rows are collapsed.
 
 from __future__ import annotations
 
-from dashboards.definitions.engine_features import FEATURES
 from dashboards.definitions.latency import REPLICA_NAME, curves
 from dashboards.definitions.status import TO_GPU
 from dashboards.no_data_text import Requires
@@ -96,7 +95,6 @@ MORE: tuple[Panel, ...] = (
         ),
         requires=(Requires.FULL, Requires.KIND),
     ),
-    *FEATURES,
     time_series(
         Text("Observations per stage", "分位数背后的观测数"),
         Text(

@@ -46,14 +46,20 @@ def _by_rank(noun: str, kind: MetricKind, read: ReadSamples, help_: str, unit: U
     return REPLICA.metric(kind, noun, read, help_, "rank", unit=unit, series=SeriesSet.FULL)
 
 
-def _counter(noun: str, quantity: Quantity, help_: str) -> Metric:
-    return _by_rank(noun, MetricKind.COUNTER, _used(quantity), help_)
+def _counter(noun: str, quantity: Quantity, help_: str, unit: Unit = Unit.NONE) -> Metric:
+    return _by_rank(noun, MetricKind.COUNTER, _used(quantity), help_, unit)
 
 
 def _used(quantity: Quantity) -> ReadSamples:
     """Return a reader of a quantity by rank, without engines that list it as 0 while the feature is off."""
     every = quantity_by_rank(quantity)
     return lambda snapshot: ((labels, value) for labels, value in every(snapshot) if value > 0)
+
+
+def _role(snapshot: Snapshot) -> Iterator[Sample]:
+    for replica in snapshot.replicas:
+        if replica.reading is not None and replica.reading.role:
+            yield (*replica.labels, replica.reading.role), 1.0
 
 
 def _host_usage(snapshot: Snapshot) -> Iterator[Sample]:
@@ -138,6 +144,13 @@ SPECULATION = (
         "Tokens that a step yields, as the engine averages them; of engines that count no drafts.",
         Unit.TOKENS,
     ),
+    _by_rank(
+        "spec_decode_reported_acceptance",
+        MetricKind.GAUGE,
+        _used(Quantity.SPEC_ACCEPTANCE_NOW),
+        "Accepted over drafted tokens lately, as the engine averages it; of engines that count no drafts.",
+        Unit.RATIO,
+    ),
 )
 
 TIERS = (
@@ -166,7 +179,7 @@ TIERS = (
         MetricKind.COUNTER,
         Detail.CACHED_SOURCES,
         "source",
-        "Prompt tokens found in a tier of the KV cache, in the engine's words: device, host, disk.",
+        "Prompt tokens found in a tier of the KV cache, in the engine's words: device, host, disk or storage.",
     ),
     _detail(
         "kv_offload",
@@ -207,22 +220,53 @@ SCHEDULER = (
         MetricKind.GAUGE,
         Detail.SCHEDULER_QUEUES,
         "queue",
-        "Requests in the queues of disaggregation (prefill_bootstrap, prefill_inflight, decode_prealloc, "
-        "decode_transfer) and of grammars.",
+        "Requests in the queues of disaggregation (SGLang's prefill_bootstrap, prefill_inflight, decode_prealloc, "
+        "decode_transfer; vLLM's waiting_to_start, in_progress, completed_waiting, of caches that it loads) and of "
+        "grammars.",
     ),
     _detail(
         "kv_transfer_failures",
         MetricKind.COUNTER,
         Detail.TRANSFER_FAILURES,
         "kind",
-        "Transfers of KV caches between prefill and decode that failed, were not confirmed, or expired unfetched.",
+        "Transfers of KV caches between prefill and decode that failed, found the other side unconnected, were not "
+        "confirmed, or expired unfetched.",
+    ),
+    _counter(
+        "kv_transfers",
+        Quantity.KV_TRANSFERS,
+        "Transfers of KV caches between prefill and decode that ended well, counted by the side that measures them.",
+    ),
+    _counter("kv_transfer", Quantity.KV_TRANSFER_BYTES, "Bytes that they moved.", Unit.BYTES),
+    _counter(
+        "kv_transfer_duration",
+        Quantity.KV_TRANSFER_SECONDS,
+        "Time that they took, added up over transfers, some of which overlap.",
+        Unit.SECONDS,
+    ),
+    REPLICA.info(
+        "disaggregation_role",
+        _role,
+        "Whether the replica does the prefill or the decode of disaggregation. Absent without, and where the metrics "
+        "of the engine do not tell.",
+        "role",
+        series=SeriesSet.FULL,
+    ),
+    _detail(
+        "scheduler_stage_duration",
+        MetricKind.COUNTER,
+        Detail.SCHEDULER_STAGES,
+        "stage",
+        "Time of the scheduler's loop by what it does, in the engine's words, such as run_batch or idle.",
+        unit=Unit.SECONDS,
     ),
     _detail(
         "lora_slots",
         MetricKind.GAUGE,
         Detail.LORA_SLOTS,
         "state",
-        "Slots for LoRA adapters in GPU memory: used and total.",
+        "Slots for LoRA adapters in GPU memory: used and total. requested are the adapters of running and waiting "
+        "requests, of engines that list them: more than there are slots, and requests wait for one.",
     ),
     _detail(
         "startup_duration",

@@ -183,6 +183,17 @@ CONDITIONS: Mapping[str, Condition] = {
         linger=60.0,
         limits={"transfer_failures": limit.TRANSFER_FAILURES, "failed_transfers": limit.TRANSFERS_FAILED},
     ),
+    "LoraSlotsExhausted": Condition(
+        subject=REPLICA,
+        for_="10m",
+        hold=180.0,
+        linger=60.0,
+        limits={
+            "lora_slots": limit.LORA_SLOTS,
+            "first_token": limit.TTFT_SLOW_SECONDS,
+            "kv_cache_use": limit.KV_CACHE_USE,
+        },
+    ),
     "PrefixCacheHitRateDropped": Condition(
         subject=REPLICA,
         for_="10m",
@@ -281,7 +292,6 @@ NO_FINDING: Mapping[str, str] = {
     "HostKvCacheThrashing": _MONEY,
     "SpeculationAcceptanceDropped": _FULL_SET,
     "DisaggregationUnused": _MONEY,
-    "LoraSlotsExhausted": _FULL_SET,
     "ModelLoadSlow": "says of a start that is over how long it took",
     "PrefillDecodeUneven": "compares replicas of all nodes",
     "EndpointCertificateExpiring": _OF_SHARDWATCH,

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from exporter.diagnosis import (
     balance,
+    engine_features,
     gateways,
     gpu_health,
     gpu_load,
@@ -108,6 +109,7 @@ def find(snapshot: Snapshot, past: Past = _NO_PAST) -> tuple[Finding, ...]:
     failing = {finding.replica for finding in of_replicas if finding.id == "HighErrorRatio"}
     return (
         *of_replicas,
+        *engine_features.findings(view, past),
         *balance.findings(view, past),
         *replica_changes.findings(view, past),
         *gateways.findings(view, past, failing),

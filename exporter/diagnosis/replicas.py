@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from exporter.diagnosis import thresholds as limit
 from exporter.diagnosis.history import Past
-from exporter.diagnosis.view import View, measured, replica_subject, requests, signal, window
+from exporter.diagnosis.view import View, kv_cache_usage, measured, replica_subject, requests, signal, window
 from exporter.model import Quantity, ReplicaState, Signal, Stage
 from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind
 from exporter.model.text import Text
@@ -25,7 +25,6 @@ def findings(view: View, past: Past) -> Iterator[Finding]:
             yield from _errors(replica)
             yield from _cache(past, replica)
             yield from _preemptions(past, replica)
-            yield from _transfers(past, replica)
     yield from _versions(view)
     yield from _unassigned(view)
 
@@ -141,11 +140,10 @@ def _errors(replica: ReplicaState) -> Iterator[Finding]:
 
 def _cache(past: Past, replica: ReplicaState) -> Iterator[Finding]:
     """Yield a full KV cache only where first tokens are late: with a queue it is normal at full throughput."""
-    assert replica.reading is not None
-    usage = [numbers.get(Quantity.KV_CACHE_USAGE, 0.0) for numbers in replica.reading.ranks.values()]
+    usage = kv_cache_usage(replica)
     waiting = requests(replica, Quantity.REQUESTS_WAITING)
     mean = past.of(replica.name).latency.get(Stage.TIME_TO_FIRST_TOKEN)
-    if not usage or max(usage) <= limit.KV_CACHE_USE or not waiting or mean is None:
+    if usage is None or usage <= limit.KV_CACHE_USE or not waiting or mean is None:
         return
     if mean.seconds > limit.TTFT_SLOW_SECONDS:
         yield Finding(
@@ -153,13 +151,13 @@ def _cache(past: Past, replica: ReplicaState) -> Iterator[Finding]:
             severity=Severity.WARNING,
             subject=replica_subject(replica),
             summary=Text(
-                f"{replica.name}: {waiting:g} requests wait for the KV cache ({max(usage):.0%} used), "
+                f"{replica.name}: {waiting:g} requests wait for the KV cache ({usage:.0%} used), "
                 f"first tokens take {mean.seconds:.1f} s on average",
-                f"{replica.name}：{waiting:g} 个请求在排队等待 KV 缓存（已用 {max(usage):.0%}），"
+                f"{replica.name}：{waiting:g} 个请求在排队等待 KV 缓存（已用 {usage:.0%}），"
                 f"首 token 平均 {mean.seconds:.1f} 秒",
             ),
             evidence=(
-                Evidence("kv_cache_usage", max(usage), "ratio"),
+                Evidence("kv_cache_usage", usage, "ratio"),
                 Evidence("requests_waiting", waiting),
                 Evidence("ttft_mean", mean.seconds, "seconds"),
             ),
@@ -265,38 +263,6 @@ def _preemptions(past: Past, replica: ReplicaState) -> Iterator[Finding]:
             Text(
                 "Lower --max-num-seqs, add replicas, or give the KV cache more memory.",
                 "降低 --max-num-seqs、增加副本，或加大 KV 缓存。",
-            ),
-        ),
-        replica=replica.name,
-    )
-
-
-def _transfers(past: Past, replica: ReplicaState) -> Iterator[Finding]:
-    known = past.of(replica.name)
-    failed, finished = known.transfers_failed, known.finished
-    if failed is None or not finished or failed <= limit.TRANSFERS_FAILED:
-        return
-    if failed / finished <= limit.TRANSFER_FAILURES:
-        return
-    yield Finding(
-        id="KvTransfersFail",
-        severity=Severity.WARNING,
-        subject=replica_subject(replica),
-        summary=Text(
-            f"{failed:.0f} transfers of KV caches of {replica.name} failed in 5 minutes; their prompts are computed "
-            "again, or their requests fail",
-            f"{replica.name} 在 5 分钟内有 {failed:.0f} 次 KV 缓存传输失败；对应的提示需重新计算，或请求失败",
-        ),
-        evidence=(
-            Evidence("failed_transfers", failed),
-            Evidence("requests", finished),
-            Evidence("failures_to_requests", failed / finished, "ratio"),
-        ),
-        actions=(
-            Text(
-                "Check the network adapters and the path between prefill and decode, and whether the decode replicas "
-                "take the caches in time.",
-                "检查网卡以及预填充与解码之间的路径，以及解码副本是否及时取走缓存。",
             ),
         ),
         replica=replica.name,

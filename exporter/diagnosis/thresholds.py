@@ -19,6 +19,7 @@ HIT_RATIO_PAST = 0.10  # a cache that never served more has little to lose
 IDLE_WITH_QUEUE_CRITICAL = 0.20
 IDLE_WITH_QUEUE_WARNING = 0.40
 KV_CACHE_USE = 0.90
+LORA_SLOTS = 1.0  # of the slots for adapters
 MEMORY_EVEN = 1.03  # maximum over mean: the group is full by its configuration, not by a leak
 MEMORY_SKEW = 1.07
 NIC_ERRORS = 100  # of one type, in WINDOW

@@ -110,6 +110,14 @@ def requests(replica: ReplicaState, quantity: Quantity) -> float | None:
     return sum(values) if values else None
 
 
+def kv_cache_usage(replica: ReplicaState) -> float | None:
+    """Return the usage of the KV cache of the fullest rank, a ratio; None when no rank reports it."""
+    ranks = replica.reading.ranks.values() if replica.reading is not None else ()
+    return max(
+        (numbers[Quantity.KV_CACHE_USAGE] for numbers in ranks if Quantity.KV_CACHE_USAGE in numbers), default=None
+    )
+
+
 def measured(name: str, value: float | None, unit: str = "") -> tuple[Evidence, ...]:
     """Return one piece of evidence, or none where the value is not known."""
     return () if value is None else (Evidence(name, value, unit),)

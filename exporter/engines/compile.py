@@ -12,9 +12,17 @@ from operator import itemgetter
 from typing import NamedTuple
 from weakref import ref
 
-from exporter.engines.compiled import CompiledEngine, CompiledHistogram, CompiledNumber, Extract, RankWord
+from exporter.engines.compiled import (
+    CompiledEngine,
+    CompiledHistogram,
+    CompiledNewest,
+    CompiledNumber,
+    Extract,
+    RankWord,
+)
 from exporter.engines.engine import (
     RELAYED_FROZEN_AFTER,
+    ROLES,
     Engine,
     EngineField,
     Factor,
@@ -106,6 +114,8 @@ def _own_series(
             by_name.setdefault(engine.canonical(sample.series.name), []).append(sample)
             if engine.version_label and not compiled.version:
                 compiled.version = clean(sample.labels.get(engine.version_label, ""))
+            if not compiled.role and sample.labels.get(engine.role_label) in ROLES:
+                compiled.role = sample.labels[engine.role_label]
     return by_name
 
 
@@ -163,7 +173,7 @@ def _of_ranks(engine: Engine, by_name: _ByName, selector: SeriesSelector, compil
 def _wanted(engine: Engine, row: EngineField, samples: Iterable[Sample]) -> list[Sample]:
     """Select what the field asks for, and of ranks in lockstep the first."""
     kept = [sample for sample in samples if row.where is None or row.where(sample.labels)]
-    if not engine.leader_labels:
+    if not engine.leader_labels or row.is_share:
         return kept
     ranks = [engine.rank(sample.labels) for sample in kept]
     order = [tuple(_order(sample.labels.get(name, "")) for name in engine.leader_labels) for sample in kept]
@@ -212,7 +222,7 @@ def _compile_number(engine: Engine, row: EngineField, by_name: _ByName, compiled
         return
     by_word = {key: tuple(sample.position for sample in members) for key, members in groups.items()}
     if isinstance(row.target, Detail):
-        compiled.details.setdefault(row.target, {}).update(by_word)
+        _add_detail(row, row.target, groups, compiled)
         return
     if row.target is Family.RESPONSES:
         for key, positions in by_word.items():
@@ -224,6 +234,18 @@ def _compile_number(engine: Engine, row: EngineField, by_name: _ByName, compiled
         outcome = row.outcomes.classify(_word(row, sample.labels))
         ended = RankWord(engine.rank(sample.labels), outcome.value)
         compiled.finished[ended] = (*compiled.finished.get(ended, ()), sample.position)
+
+
+def _add_detail(
+    row: EngineField, detail: Detail, groups: Mapping[RankWord, list[Sample]], compiled: CompiledEngine
+) -> None:
+    for key, members in groups.items():
+        positions = tuple(sample.position for sample in members)
+        if row.newest is None:
+            compiled.details.setdefault(detail, {})[key] = positions
+        else:
+            words = tuple(row.newest(sample.labels) for sample in members)
+            compiled.newest.append(CompiledNewest(detail, key.rank, positions, words))
 
 
 def _add_quantity(

@@ -50,6 +50,15 @@ class CompiledHistogram(Struct):
     scale: float
 
 
+class CompiledNewest(NamedTuple):
+    """One detail of one rank: where the times of its series are, and what the labels of each say."""
+
+    detail: Detail
+    rank: str
+    positions: tuple[int, ...]
+    words: tuple[Mapping[str, float], ...]
+
+
 class CompiledEngine(Struct):
     """Positions in a page's numbers, compiled once per layout."""
 
@@ -57,6 +66,7 @@ class CompiledEngine(Struct):
     model: str = ""
     several_models: bool = False
     version: str = ""
+    role: str = ""
     name_style: str = ""
     missing: Mapping[str, str] = EMPTY  # of this page, beside what the engine never gives
     numbers: list[CompiledNumber] = []
@@ -64,6 +74,7 @@ class CompiledEngine(Struct):
     reasons: dict[RankWord, tuple[int, ...]] = {}  # by the engine's own word
     responses: dict[str, tuple[int, ...]] = {}  # status class → …
     details: dict[Detail, dict[RankWord, tuple[int, ...]]] = {}
+    newest: list[CompiledNewest] = []
     buckets: list[CompiledHistogram] = []
     activity: dict[str, tuple[int, ...]] = {}  # rank → …
     frozen_after: float | None = None

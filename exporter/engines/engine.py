@@ -22,6 +22,8 @@ MAX_LABEL_CHARACTERS = 256
 RELAY_PREFIX = "ray_"
 RELAYED_FROZEN_AFTER = 60.0  # seconds; Ray passes figures on every 10
 
+ROLES = frozenset(("prefill", "decode"))
+
 # Paths that answer inference; the model list, tokenisation of curious clients and 404 scans say nothing of service.
 INFERENCE_PATHS = ("/v1/chat", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/messages", "/v1/audio",
                    "/v1/score", "/v1/rerank", "/v2/rerank", "/rerank", "/score", "/pooling", "/classify", "/generate",
@@ -96,7 +98,9 @@ class EngineField(_EngineRow, frozen=True, kw_only=True):
     outcome.  ``reduce`` makes one number of several series of a rank; ``ratio`` drops values above 1.  ``where``
     keeps only some series.  ``from_labels`` takes the number from an info series' labels instead of its value; its
     second argument is how many ranks the server has.  ``equal``: the values are states, and the number is how many
-    series are in this one.  ``factor``: a series without one does not count.
+    series are in this one.  ``factor``: a series without one does not count.  ``newest``: the values are times, and
+    the labels of the newest series have every word of a detail.  ``is_share``: every rank in lockstep reports a part
+    of its own, and the parts add up.
     """
 
     scale: float = 1.0
@@ -110,6 +114,8 @@ class EngineField(_EngineRow, frozen=True, kw_only=True):
     from_labels: Callable[[Mapping[str, str], int], float | None] | None = None
     equal: float | None = None
     factor: Factor | None = None
+    newest: Callable[[Mapping[str, str]], Mapping[str, float]] | None = None
+    is_share: bool = False
 
 
 class ServerInfo(Struct, frozen=True, kw_only=True):
@@ -165,6 +171,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     rank_labels: tuple[str, ...] = ()
     leader_labels: tuple[str, ...] = ()
     router_labels: tuple[str, ...] = ()
+    role_label: str = ""  # whose value is the server's part in disaggregation, one of ``ROLES``
     model_labels: tuple[str, ...] = ("model_name",)  # the first that is set
     several_models: bool = False  # the page tells of several applications, summed; a name only where there is one
     wrapper: bool = False  # its pages also carry other engines' series, and those say more

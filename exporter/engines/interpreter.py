@@ -18,7 +18,7 @@ from exporter.engines.engine import Engine, Reduce
 from exporter.engines.parse.layout import Layout, Values
 from exporter.engines.select import SeriesSelector
 from exporter.engines.stale_ranks import StaleRankDetector
-from exporter.model import COUNTERS, EMPTY, EngineReading, Histogram, Quantity, Stage
+from exporter.model import COUNTERS, EMPTY, Detail, EngineReading, Histogram, Quantity, Stage
 
 _MAX_OBSERVATIONS = 2.0**62  # observations; more is nonsense, and sums over ranks must stay finite
 _MAX_BOUNDS = 128  # of a histogram; engines have up to some thirty, and a window keeps 65 states of each
@@ -70,6 +70,7 @@ class EngineInterpreter:
             model=compiled.model,
             several_models=compiled.several_models,
             version=compiled.version,
+            role=compiled.role,
             name_style=compiled.name_style,
             relayed=compiled.relayed,
             missing={**self._missing, **missing} if missing else self._missing,
@@ -77,9 +78,7 @@ class EngineInterpreter:
             finished=_by_rank(compiled.finished, numbers, warnings),
             finish_reasons=_by_rank(compiled.reasons, numbers, Counter()),
             responses=_responses(compiled, numbers, warnings),
-            details={
-                detail: _by_rank(positions, numbers, warnings) for detail, positions in compiled.details.items()
-            },
+            details=_details(compiled, numbers, warnings),
             histograms=self._histograms,
             activity={rank: _known(positions, numbers) for rank, positions in compiled.activity.items()},
             process_start=start,
@@ -152,6 +151,19 @@ def _by_rank(
         if number is not None:
             counts.setdefault(key.rank, {})[key.word] = number
     return counts
+
+
+def _details(
+    compiled: CompiledEngine, numbers: list[float], warnings: Counter[str]
+) -> dict[Detail, dict[str, Mapping[str, float]]]:
+    details: dict[Detail, dict[str, Mapping[str, float]]] = {
+        detail: {**_by_rank(positions, numbers, warnings)} for detail, positions in compiled.details.items()
+    }
+    for item in compiled.newest:
+        times = [numbers[position] for position in item.positions]
+        newest = max(range(len(times)), key=lambda place: times[place])
+        details.setdefault(item.detail, {})[item.rank] = item.words[newest]
+    return details
 
 
 def _responses(compiled: CompiledEngine, numbers: list[float], warnings: Counter[str]) -> dict[str, float]:

@@ -31,10 +31,14 @@ class Quantity(str, Enum):
     SPEC_DRAFT_TOKENS = "spec_draft_tokens"
     SPEC_ACCEPTED_TOKENS = "spec_accepted_tokens"
     SPEC_ACCEPTED_LENGTH_NOW = "spec_accepted_length_now"  # as the engine averages it; 0 while it speculates nothing
+    SPEC_ACCEPTANCE_NOW = "spec_acceptance_now"  # ratio, the same
     EXTERNAL_CACHE_QUERIES = "external_cache_queries"  # tokens looked up in a KV cache outside of the engine
     EXTERNAL_CACHE_HITS = "external_cache_hits"
     HOST_CACHE_USED = "host_cache_used"  # tokens of the KV cache's tier in host memory
     HOST_CACHE_CAPACITY = "host_cache_capacity"
+    KV_TRANSFERS = "kv_transfers"  # of KV caches between prefill and decode, that arrived
+    KV_TRANSFER_BYTES = "kv_transfer_bytes"
+    KV_TRANSFER_SECONDS = "kv_transfer_seconds"  # added up over transfers, some of which overlap
     EXPERT_BALANCE = "expert_balance"  # balancedness added up over passes; 1 is even, 1 ÷ GPUs all on one
     EXPERT_PASSES = "expert_passes"
     LIFETIME_HIT_RATIO = "lifetime_hit_ratio"  # old engines: an average since start, no counters
@@ -53,6 +57,9 @@ COUNTERS = frozenset(
         Quantity.SPEC_ACCEPTED_TOKENS,
         Quantity.EXTERNAL_CACHE_QUERIES,
         Quantity.EXTERNAL_CACHE_HITS,
+        Quantity.KV_TRANSFERS,
+        Quantity.KV_TRANSFER_BYTES,
+        Quantity.KV_TRANSFER_SECONDS,
         Quantity.EXPERT_BALANCE,
         Quantity.EXPERT_PASSES,
     }
@@ -67,10 +74,11 @@ class Detail(str, Enum):
     CACHED_SOURCES = "cached_sources"  # tier of the KV cache → tokens found in it
     WAITING_REASONS = "waiting_reasons"  # → requests
     SCHEDULER_QUEUES = "scheduler_queues"  # those of disaggregation and of grammars → requests
+    SCHEDULER_STAGES = "scheduler_stages"  # what the scheduler's loop does → seconds
     TRANSFER_FAILURES = "transfer_failures"  # kind → failed, unconfirmed and expired transfers of KV caches
     OFFLOAD_BYTES = "offload_bytes"  # direction → bytes
     OFFLOAD_SECONDS = "offload_seconds"  # direction → seconds
-    LORA_SLOTS = "lora_slots"  # used, total → slots for adapters
+    LORA_SLOTS = "lora_slots"  # used, total → slots for adapters; requested → adapters that requests ask for
     STARTUP_PHASES = "startup_phases"  # → seconds that each took at the newest start
     SLEEP_STATES = "sleep_states"  # → 1 in this state, else 0
 
@@ -136,6 +144,7 @@ class EngineReading(Struct, frozen=True, kw_only=True):
     parse_warnings: Mapping[str, int] = EMPTY  # skipped lines by reason
     several_models: bool = False  # the page sums over several; ``model`` is "" then
     relayed: bool = False  # the page comes from a program that collects several servers' series
+    role: str = ""  # of a disaggregated server: prefill, decode
     name_style: str = ""  # the names' prefix as written: "vllm:", "ray_vllm_", "sglang_"
     missing: Mapping[str, str] = EMPTY  # signal that this kind of engine never reports → reason
     stale_ranks: frozenset[str] = frozenset()  # whose figures do not change while others' do

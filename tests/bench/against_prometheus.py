@@ -9,6 +9,8 @@ engine's own page and, for timing, ours), waits, and then compares at twenty ins
     llm_kv_cache_hit_ratio         increase(hits) / increase(queries)
     llm_generation_token_rate      rate(generation tokens)
     llm_request_rate               rate(finished requests)
+    llm_spec_decode_…              increase(accepted tokens) / increase(drafted tokens, and drafts)
+    llm_external_cache_hit_ratio   increase(hits) / increase(queries) of the KV connector
 
 for the names that the engine's table has for this version.
 
@@ -31,6 +33,7 @@ import tempfile
 import time
 import urllib.parse
 import urllib.request
+from collections.abc import Callable
 from typing import NamedTuple
 
 from exporter.engines.detect import recognise
@@ -94,12 +97,29 @@ def pairs(named: dict[Quantity | Stage | Family | Detail, str]) -> list[Pair]:
                     ours = f'llm_latency_quantile_seconds{{stage="{stage.value}",quantile="{q}",window="{window}"}}'
                     theirs = f"histogram_quantile({q}, {buckets})"
                     found.append(Pair(window, f"{stage.value} p{float(q) * 100:g} {window}", ours, theirs, count))
-        hits = sum_of("increase", Quantity.PREFIX_CACHE_HITS)
-        ratio = f"{hits} / {sum_of('increase', Quantity.PREFIX_CACHE_QUERIES)}" if hits else ""
+
+        def ratio_of(
+            part: Quantity, whole: Quantity, sum_of: Callable[[str, Quantity | Family], str] = sum_of
+        ) -> str:
+            return f"{sum_of('increase', part)} / {sum_of('increase', whole)}" if part in named else ""
+
+        accepted = Quantity.SPEC_ACCEPTED_TOKENS
+        external = ratio_of(Quantity.EXTERNAL_CACHE_HITS, Quantity.EXTERNAL_CACHE_QUERIES)
         found += [
             Pair(window, f"{name} {window}", f'{metric}{{window="{window}"}}', theirs)
             for name, metric, theirs in (
-                ("hit ratio", "llm_kv_cache_hit_ratio", ratio),
+                (
+                    "hit ratio",
+                    "llm_kv_cache_hit_ratio",
+                    ratio_of(Quantity.PREFIX_CACHE_HITS, Quantity.PREFIX_CACHE_QUERIES),
+                ),
+                ("external hits", "llm_external_cache_hit_ratio", external),
+                ("acceptance", "llm_spec_decode_acceptance_ratio", ratio_of(accepted, Quantity.SPEC_DRAFT_TOKENS)),
+                (
+                    "accepted length",
+                    "llm_spec_decode_accepted_length_tokens",
+                    ratio_of(accepted, Quantity.SPEC_DRAFTS),
+                ),
                 ("token rate", "llm_generation_token_rate", sum_of("rate", Quantity.GENERATION_TOKENS)),
                 ("request rate", "llm_request_rate", sum_of("rate", Family.FINISHED)),
             )

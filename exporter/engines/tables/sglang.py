@@ -58,6 +58,28 @@ def _decode(labels: Mapping[str, str]) -> bool:
     return _total(labels) and labels.get("mode", "decode") == "decode"
 
 
+def _source(mode: str, word: str) -> EngineField:
+    """Count the prompt tokens that one tier of the KV cache had."""
+    return EngineField(
+        Detail.CACHED_SOURCES,
+        ("sglang:prefill_effective_tokens_total",),
+        where=lambda labels: _total(labels) and labels.get("mode") == mode,
+        word=word,
+    )
+
+
+def _offload(name: str, seconds: str, word: str) -> tuple[EngineField, ...]:
+    """Count what moves between the GPUs and host memory: each GPU its part of the KV cache."""
+    return (
+        EngineField(Detail.OFFLOAD_BYTES, (f"sglang:{name}_bytes_total",), word=word, is_share=True),
+        EngineField(Detail.OFFLOAD_SECONDS, (f"sglang:{seconds}_duration_seconds_sum",), word=word, is_share=True),
+    )
+
+
+def _failure(word: str, name: str) -> EngineField:
+    return EngineField(Detail.TRANSFER_FAILURES, (f"sglang:num_{name}_failed_reqs_total",), where=_total, word=word)
+
+
 def _serves(labels: Mapping[str, str]) -> bool:
     return labels.get("endpoint", "").startswith(INFERENCE_PATHS)
 
@@ -101,6 +123,7 @@ SGLANG = Engine(
     prefixes=("sglang:",),
     server_labels=(*RAY_LABELS, "worker_addr"),
     rank_labels=("dp_rank",),
+    role_label="engine_type",
     leader_labels=("pp_rank", "tp_rank", "moe_ep_rank"),
     # Counters with labels appear with their first event.  The last of these names is as old as cached_tokens_total.
     hits_from_first=(
@@ -155,6 +178,13 @@ SGLANG = Engine(
         EngineField(
             Quantity.SPEC_ACCEPTED_LENGTH_NOW, ("sglang:spec_accept_length",), where=_total, reduce=Reduce.MEAN
         ),
+        EngineField(
+            Quantity.SPEC_ACCEPTANCE_NOW,
+            ("sglang:spec_accept_rate",),
+            where=_total,
+            reduce=Reduce.MEAN,
+            ratio=True,
+        ),
         # With --expert-balancedness-report-mode prometheus; before, with SGLANG_ENABLE_EPLB_BALANCEDNESS_METRIC.
         EngineField(Quantity.EXPERT_BALANCE, ("sglang:eplb_balancedness_sum",), where=_total),
         EngineField(Quantity.EXPERT_PASSES, ("sglang:eplb_balancedness_count",), where=_total),
@@ -165,6 +195,21 @@ SGLANG = Engine(
         _queue("decode_prealloc", "num_decode_prealloc_queue_reqs"),
         _queue("decode_transfer", "num_decode_transfer_queue_reqs"),
         _queue("grammar", "num_grammar_queue_reqs"),
+        _queue("decode_host_receive", "num_decode_host_receive_queue_reqs"),
+        _failure("unconnected", "bootstrap"),
+        _failure("failed", "transfer"),
+        # The side that prefills measures them.
+        EngineField(Quantity.KV_TRANSFERS, ("sglang:kv_transfer_latency_ms_count",), where=_total),
+        EngineField(Quantity.KV_TRANSFER_SECONDS, ("sglang:kv_transfer_latency_ms_sum",), where=_total, scale=1e-3),
+        EngineField(Quantity.KV_TRANSFER_BYTES, ("sglang:kv_transfer_total_mb_sum",), where=_total, scale=2.0**20),
+        _source("device_hit", "device"),
+        _source("host_hit", "host"),
+        _source("storage_hit", "storage"),
+        *_offload("load_back", "load_back", "CPU_to_GPU"),
+        *_offload("hicache_backup", "hicache_backup", "GPU_to_CPU"),
+        EngineField(
+            Detail.SCHEDULER_STAGES, ("sglang:scheduler_stage_seconds_total",), where=_total, labels=("category",)
+        ),
         EngineField(Detail.LORA_SLOTS, ("sglang:lora_pool_slots_used",), where=_total, word="used"),
         EngineField(Detail.LORA_SLOTS, ("sglang:lora_pool_slots_total",), where=_total, word="total"),
         EngineField(Detail.STARTUP_PHASES, ("sglang:startup_time_seconds",), labels=("phase",)),

@@ -74,6 +74,20 @@ def _transfer(word: str, name: str) -> EngineField:
     return EngineField(Detail.TRANSFER_FAILURES, (f"vllm:nixl_{name}_total",), word=word)
 
 
+def _lora(labels: Mapping[str, str]) -> Mapping[str, float]:
+    """Read slots and adapters from the labels of the newest combination; nothing where LoRA is off.
+
+    A version may list an adapter as running and as waiting although its requests do only one of both, so that no more
+    is known than how many adapters are asked for.
+    """
+    listed = (labels.get(name, "") for name in ("running_lora_adapters", "waiting_lora_adapters"))
+    requested = float(len({name for names in listed for name in names.split(",") if name}))
+    slots = labels.get("max_lora", "")
+    if not (slots.isdecimal() and len(slots) < 10 and int(slots)):  # versions to 0.8 have the series without LoRA
+        return {}
+    return {"used": min(requested, float(slots)), "total": float(slots), "requested": requested}
+
+
 def _offload(name: str, word: str) -> tuple[EngineField, ...]:
     """From 0.24 each direction has names of its own; the words are those of the label before."""
     return (
@@ -154,6 +168,14 @@ VLLM = Engine(
         _transfer("failed", "num_failed_transfers"),
         _transfer("unconfirmed", "num_failed_notifications"),
         _transfer("expired", "num_kv_expired_reqs"),
+        EngineField(Quantity.KV_TRANSFERS, ("vllm:nixl_xfer_time_seconds_count",)),
+        EngineField(Quantity.KV_TRANSFER_SECONDS, ("vllm:nixl_xfer_time_seconds_sum",)),
+        EngineField(Quantity.KV_TRANSFER_BYTES, ("vllm:nixl_bytes_transferred_sum",)),
+        # Of an engine that loads KV caches: waiting_to_start, in_progress, completed_waiting.
+        EngineField(Detail.SCHEDULER_QUEUES, ("vllm:num_requests_kv_fetch_by_stage",), labels=("stage",)),
+        # A series for each combination of adapters that there ever was.
+        EngineField(Detail.LORA_SLOTS, ("vllm:lora_requests_info",), newest=_lora),
+        # kv_offload_cpu_cache_usage_perc is what transfers hold at the moment, and no usage of the tier.
         EngineField(Detail.OFFLOAD_BYTES, ("vllm:kv_offload_total_bytes_total",), labels=("transfer_type",)),
         EngineField(Detail.OFFLOAD_SECONDS, ("vllm:kv_offload_total_time_total",), labels=("transfer_type",)),
         *_offload("load", "CPU_to_GPU"),

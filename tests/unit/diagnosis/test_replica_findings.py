@@ -191,3 +191,37 @@ def test_failed_transfers_are_a_finding_if_many_and_a_share_of_the_requests():
     assert "KvTransfersFail" not in lived(transferring(failed=4, finished=10))
     assert "KvTransfersFail" not in lived(transferring(failed=30, finished=30000))
     assert "KvTransfersFail" not in lived(transferring(failed=30, finished=0))
+
+
+def adapting(*, used=2.0, waiting=6.0, ttft=2.5, usage=0.4):
+    """Return two states of a replica with two slots for adapters, whose first tokens took so long meanwhile."""
+    states = []
+    for tokens in (0.0, 30.0):
+        histogram = Histogram(bounds=(1.0, 10.0), counts=(0.0, tokens, tokens), sum=tokens * ttft)
+        now = reading(requests_running=4, requests_waiting=waiting, kv_cache_usage=usage)
+        slots = {Detail.LORA_SLOTS: {"": {"used": used, "total": 2.0, "requested": 5.0}}}
+        states.append(
+            replica(
+                "a",
+                reading=replace(now, details=slots),
+                histograms={Stage.TIME_TO_FIRST_TOKEN: histogram},
+            )
+        )
+    return tuple(states)
+
+
+def test_requests_that_wait_for_a_slot_of_an_adapter_are_a_finding():
+    found = lived(adapting())["LoraSlotsExhausted"]
+    assert found.summary.en == (
+        "a: 6 requests wait while all 2 LoRA slots are in use, first tokens take 2.5 s on average"
+    )
+    assert ("adapters_requested", 5.0) in [(item.name, item.value) for item in found.evidence]
+
+
+@pytest.mark.parametrize(
+    "normal",
+    [{"used": 1.0}, {"waiting": 0.0}, {"ttft": 0.4}, {"usage": 0.97}],
+    ids=["a slot is free", "none waits", "first tokens are on time", "the KV cache is full"],
+)
+def test_full_slots_alone_are_normal(normal):
+    assert "LoraSlotsExhausted" not in lived(adapting(**normal))

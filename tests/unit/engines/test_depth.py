@@ -124,3 +124,47 @@ def test_llama_cpp_tells_what_came_from_a_slots_cache_and_what_it_drafted():
     drafts, accepted = (drafting.ranks[""][name] for name in (Quantity.SPEC_DRAFTS, Quantity.SPEC_ACCEPTED_TOKENS))
     assert 0 < drafts < accepted
     assert sum(drafting.details[Detail.SPEC_POSITIONS][""].values()) == accepted
+
+
+def test_vllms_newest_combination_of_adapters_counts_and_more_than_slots_are_requested():
+    reading = interpret(page("vllm-depth-handmade-t1"))
+    assert reading.details[Detail.LORA_SLOTS] == {"": {"used": 4.0, "total": 4.0, "requested": 5.0}}
+    assert set(reading.ranks) == {"0"}, "a series without a rank makes no rank"
+
+
+@pytest.mark.parametrize("newest", ["idle", "busy"])
+def test_which_combination_of_adapters_is_the_newest_is_seen_on_every_page(newest):
+    series = {"idle": ("", ""), "busy": ("a", "a,b")}
+    times = {name: 2.0 if name == newest else 1.0 for name in series}
+    rows = "".join(
+        f'vllm:lora_requests_info{{max_lora="8",running_lora_adapters="{running}",waiting_lora_adapters="{waiting}"}} '
+        f"{times[name]}\n"
+        for name, (running, waiting) in series.items()
+    )
+    reading = interpret(b'vllm:num_requests_running{engine="0"} 1\n' + rows.encode())
+    assert reading.details[Detail.LORA_SLOTS][""]["requested"] == {"idle": 0.0, "busy": 2.0}[newest]
+
+
+def test_transfers_of_kv_caches_have_one_name_and_base_units_in_every_engine():
+    of_vllm = interpret(page("vllm-depth-handmade-t1")).ranks["0"]
+    of_sglang = interpret(page("sglang-depth-handmade-t1"))
+    names = (Quantity.KV_TRANSFERS, Quantity.KV_TRANSFER_SECONDS, Quantity.KV_TRANSFER_BYTES)
+    assert [of_vllm[name] for name in names] == [400.0, 12.0, 8e8]
+    assert [of_sglang.ranks[""][name] for name in names] == [500.0, 25.0, 40000 * 2**20]
+    assert of_sglang.details[Detail.TRANSFER_FAILURES] == {"": {"failed": 3.0, "unconnected": 1.0}}
+
+
+def test_the_role_of_a_disaggregated_server_is_known_where_its_page_tells():
+    assert interpret(page("sglang-depth-handmade-t1")).role == "prefill"
+    assert interpret(page("sglang-0.5.23-real-cpu-load")).role == "", "one that does both has none"
+    assert interpret(page("vllm-depth-handmade-t1")).role == ""
+
+
+def test_each_gpu_moves_its_part_of_the_cache_and_each_tier_has_its_hits():
+    reading = interpret(page("sglang-depth-handmade-t1"))
+    assert reading.details[Detail.OFFLOAD_BYTES] == {"0": {"GPU_to_CPU": 1e9, "CPU_to_GPU": 4e8}}
+    assert reading.details[Detail.OFFLOAD_SECONDS] == {"0": {"GPU_to_CPU": 4.0, "CPU_to_GPU": 1.0}}
+    assert reading.details[Detail.CACHED_SOURCES][""] == {"device": 3000.0, "host": 900.0, "storage": 100.0}
+    assert sum(reading.details[Detail.CACHED_SOURCES][""].values()) == reading.ranks[""][Quantity.PREFIX_CACHE_HITS]
+    assert reading.details[Detail.SCHEDULER_STAGES][""]["run_batch"] == 40.0
+    assert set(reading.ranks) == {""}

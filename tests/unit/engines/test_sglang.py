@@ -30,6 +30,7 @@ def test_a_page_of_0_5_23_gives_every_quantity_it_has():
         Quantity.PREFIX_CACHE_QUERIES: 22354.0 + 18620.0,
         Quantity.PREFIX_CACHE_HITS: 18620.0,
         Quantity.SPEC_ACCEPTED_LENGTH_NOW: 0.0,
+        Quantity.SPEC_ACCEPTANCE_NOW: 0.0,
     }
     assert set(reading.histograms) == {
         Stage.PROMPT_LENGTH,
