@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Workers of the whole suite: much of it waits for deadlines, so one more than there are cores.
 JOBS ?= $(shell expr $$(nproc) + 1)
 
-.PHONY: demo stack preview pictures check test static lint generate lock sbom bench bench-all soak dist release clean
+.PHONY: demo stack preview pictures check test static lint generate lock sbom bench bench-all soak soak-week dist release clean
 
 demo: $(VENV)/.run
 	$(BIN)/shardwatch demo
@@ -95,8 +95,14 @@ bench: $(VENV)/.test
 bench-all: $(VENV)/.test
 	$(BIN)/python -m tests.bench
 
-# A week of normal operation on a virtual clock: nothing fires but the watchdog.  An hour of two cores.
+# Eight hours of a node on a virtual clock, ten minutes; WALL=1: then an hour of the daemon itself while its sources
+# fail and heal.  ARGS='--hours 24', ARGS=--help.
 soak: $(VENV)/.test
+	$(BIN)/python -m tests.bench.soak $(ARGS)
+	$(if $(WALL),$(BIN)/python -m tests.bench.soak_wall --hours $(WALL))
+
+# A week of normal operation on a virtual clock: nothing fires but the watchdog.  An hour of two cores.
+soak-week: $(VENV)/.test
 	$(BIN)/python -m tests.bench.soak_week $(ARGS)
 
 # The same tree gives the same bytes: times in the archives are those of the newest commit.

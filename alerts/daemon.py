@@ -27,6 +27,8 @@ from exporter.promql import (
 # Every target that was a Shardwatch within a day, whatever the name of its job.
 _DAEMONS = over_time("last", select(m.SHARDWATCH_BUILD_INFO), "1d")
 _PROCESS_START = ExternalMetric(name="process_start_time_seconds", labels=TARGET)
+SERIES_NEAR_LIMIT = 8_000  # of the 10,000 at which the daemon drops series
+_SAMPLES_SCRAPED = ExternalMetric(name="scrape_samples_scraped", labels=TARGET)
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
@@ -40,6 +42,7 @@ def groups(tuning: Tuning) -> tuple[Group, ...]:
         *sources.lacking(tuning),
         _fault(),
         _dropped(),
+        _near_series_limit(),
         sources.parse_errors(),
         sources.endpoint_certificate(tuning),
         sources.window_missing(tuning),
@@ -189,5 +192,28 @@ def _dropped() -> Alert:
         action=Text(
             "Monitor fewer engines with one daemon; report values that are not finite.",
             "减少单个守护进程监控的引擎数；上报非有限值。",
+        ),
+    )
+
+
+def _near_series_limit() -> Alert:
+    return Alert(
+        name="SeriesLimitNear",
+        severity=Severity.WARNING,
+        component=Component.EXPORTER,
+        expr=and_on(select(_SAMPLES_SCRAPED) > SERIES_NEAR_LIMIT, _DAEMONS, on=NODE),
+        for_="15m",
+        panel=SELF_DAEMON,
+        summary=Text(
+            "Shardwatch on {{ $labels.instance }} is close to its limit of series",
+            "{{ $labels.instance }} 上的 Shardwatch 接近序列数上限",
+        ),
+        description=Text(
+            "It exposes {{ $value | humanize }} series. At 10000 it drops the rest, and alerts on them cannot fire.",
+            "已暴露 {{ $value | humanize }} 条序列。达到 10000 条后其余序列会被舍弃，依赖它们的告警无法触发。",
+        ),
+        action=Text(
+            "Find the metric with the most series; monitor fewer engines with one daemon, or use series: common.",
+            "找出序列最多的指标；减少单个守护进程监控的引擎数，或使用 series: common。",
         ),
     )

@@ -269,6 +269,7 @@ NO_FINDING: Mapping[str, str] = {
     "SignalsUnreadable": _OF_SHARDWATCH,
     "ShardwatchFault": _OF_SHARDWATCH,
     "SeriesDropped": _OF_SHARDWATCH,
+    "SeriesLimitNear": _OF_SHARDWATCH,
     "ParseErrors": _OF_SHARDWATCH,
     "WindowMissing": _OF_SHARDWATCH,
     "GpuEccCorrectedOften": "counts over a day, and no data was lost; the daemon keeps five minutes",

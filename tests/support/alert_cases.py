@@ -49,6 +49,7 @@ FOREIGN = {
     "up": set(),
     "ALERTS": {"alertname", "alertstate", "severity", "component", "replica"},
     "process_start_time_seconds": set(),
+    "scrape_samples_scraped": set(),
     "prometheus_rule_evaluation_failures_total": {"rule_group"},
     "prometheus_rule_group_last_duration_seconds": {"rule_group"},
     "prometheus_rule_group_interval_seconds": {"rule_group"},

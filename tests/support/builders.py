@@ -9,11 +9,16 @@ from exporter.model import (
     CardState,
     EngineReading,
     GpuLabels,
+    Histogram,
+    LatencySummary,
+    Quantity,
     ReplicaLabels,
     ReplicaState,
     Signal,
     Snapshot,
     SourceStatus,
+    Stage,
+    WindowFigures,
 )
 
 
@@ -61,3 +66,26 @@ def replica(name: str = "a", *, at: float = 1000.0, up: bool = True, model: str 
 
 def snapshot(**parts) -> Snapshot:
     return Snapshot(at=1001.0, unix_time=1.7e9, **parts)
+
+
+def busy_replica(name: str = "a", model: str = "m") -> ReplicaState:
+    """Return a replica of two ranks with a value of every type."""
+    latency = LatencySummary(quantiles={0.5: 0.1, 0.999: 2.0}, observations=7.0, overflow_ratio=0.0)
+    reading = EngineReading(
+        at=1000.0,
+        engine="vllm",
+        model=model,
+        version="0.32.0",
+        ranks={
+            "0": {Quantity.REQUESTS_RUNNING: 3.0, Quantity.PROMPT_TOKENS: 10.0},
+            "1": {Quantity.PROMPT_TOKENS: 5.0},
+        },
+        finished={"0": {"stop": 2.0}, "1": {"stop": 3.0}, "": {"rejected": 0.0}},
+    )
+    return replica(
+        name,
+        model=model,
+        reading=reading,
+        histograms={Stage.TIME_TO_FIRST_TOKEN: Histogram(bounds=(0.1, 1.0), counts=(1.0, 2.0, 7.0), sum=12.5)},
+        windows={"1m": WindowFigures(seconds=60.0, hit_ratio=0.25, latency={Stage.TIME_TO_FIRST_TOKEN: latency})},
+    )

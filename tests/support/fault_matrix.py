@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import exporter.runtime.app
 from exporter.config.settings import parse
@@ -52,12 +52,17 @@ def bare_environment(**more: str) -> dict[str, str]:
 
 
 class Program:
-    """A started daemon.  ``plan``: a file for ``fake_nvml``; without one there are no cards to read."""
+    """A started daemon.  ``plan``: a file for ``fake_nvml``; without one there are no cards to read.
 
-    def __init__(self, config: pathlib.Path, plan: pathlib.Path | None = None, **environ: str) -> None:
-        command = [sys.executable, "-m", "exporter", "run", "--config", str(config)]
+    ``under``: a command that executes the daemon, such as ``prlimit`` with limits.
+    """
+
+    def __init__(
+        self, config: pathlib.Path, plan: pathlib.Path | None = None, *, under: Sequence[str] = (), **environ: str
+    ) -> None:
+        command = [*under, sys.executable, "-m", "exporter", "run", "--config", str(config)]
         if plan is not None:
-            command = [sys.executable, "-c", _WITH_CARDS, str(config), str(plan)]
+            command = [*under, sys.executable, "-c", _WITH_CARDS, str(config), str(plan)]
         self.log: list[str] = []
         self.process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True,

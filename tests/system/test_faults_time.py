@@ -1,13 +1,15 @@
-"""Rows E31, E35 to E38, P6, P12, P14 and P19 of the fault matrix: what stands on our page as time goes on."""
+"""Rows E31, E35 to E38, P6, P12, P14, P18 and P19 of the fault matrix: what stands on our page as time goes on."""
 
 from __future__ import annotations
 
 import logging
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
+from tests.bench import soak
 from tests.support.builders import Clock
 from tests.support.fault_matrix import ROOT, Harness, bare_environment
 from tests.support.harness_engines import Engine, tokens
@@ -234,6 +236,34 @@ def test_p12_sixteen_engines_in_trouble_for_a_minute_log_less_than_a_line_a_seco
     assert len(caplog.records) <= 60
     harness.app.publisher.publish_once()
     harness.checked()
+
+
+# ---------------------------------------------------------------------- P18: for long
+
+
+@pytest.mark.slow
+def test_p18_a_simulated_soak_leaves_no_thread_descriptor_process_or_error():
+    """Two minutes of what ``make soak`` does for hours; memory is its business."""
+    samples = []
+    errors = soak.simulate(1 / 30, lambda polls, held: samples.append((polls, held)))
+    assert [polls for polls, _ in samples] == [96 * tenth for tenth in range(1, 11)]
+    _, first = samples[1]
+    without_memory = [(polls, replace(held, resident=first.resident)) for polls, held in samples]
+    assert soak.breaches(without_memory, errors) == []
+
+
+def test_p18_whatever_grows_fails_the_soak():
+    calm = soak.Usage(resident=50.0, descriptors=9, threads=3, processes=2)
+    samples = [(0.0, calm), (1e6, calm), (3e6, calm)]
+    assert soak.breaches(samples, []) == []
+    assert soak.breaches(samples, ["a loop died"]) == ["an error was logged: a loop died"]
+    for leak, word in (
+        ({"resident": 52.6}, "2.60 MiB, 2.50 are"),
+        ({"threads": 4}, "threads"),
+        ({"descriptors": 10}, "9"),
+    ):
+        (found,) = soak.breaches([*samples[:2], (3e6, replace(calm, **leak))], [])
+        assert word in found
 
 
 # ---------------------------------------------------------------------- P19: the same page

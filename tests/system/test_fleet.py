@@ -178,10 +178,22 @@ def test_prometheus_accepts_the_tiers_configuration(name, promtool, tmp_path):
 
 
 def test_a_page_that_reached_the_hard_cap_is_still_scraped():
-    for name in ("fleet/regional.yaml", "fleet/regional-remote-write.yaml", "prometheus/fleet.yaml"):
-        job, *_ = yaml.safe_load((ROOT / "compose" / name).read_text())["scrape_configs"]
+    assert targets.LIMITS["sample_limit"] >= MAX_SERIES + 100, "process_* and the daemon's own stand beside the cap"
+
+
+def test_every_configuration_has_the_limits_that_are_tried_on_a_real_prometheus():
+    folder = ROOT / "compose"
+    for name in ("fleet/regional", "fleet/regional-remote-write", "prometheus/fleet", "prometheus/prometheus"):
+        job, *_ = yaml.safe_load((folder / f"{name}.yaml").read_text())["scrape_configs"]
         assert job["job_name"] == targets.JOB
-        assert job["sample_limit"] >= MAX_SERIES + 100, name  # process_* and the daemon's own stand beside the cap
+        assert {key: value for key, value in job.items() if "limit" in key} == targets.LIMITS, name
+    monitor = folder / "kubernetes/overlays/prometheus-operator/service-monitor.yaml"
+    in_camel_case = {
+        re.sub("_(.)", lambda match: match[1].upper(), key): value for key, value in targets.LIMITS.items()
+    }
+    del in_camel_case["bodySizeLimit"]  # older operators refuse it
+    spec = yaml.safe_load(monitor.read_text())["spec"]
+    assert {key: value for key, value in spec.items() if "Limit" in key} == in_camel_case
 
 
 def test_the_global_rules_read_only_what_regions_record_and_hand_up():

@@ -14,10 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from exporter.catalog import CATALOG
 from exporter.catalog.spec import DAEMON, GPU, REPLICA, Metric, MetricKind, SeriesSet, Unit
 from exporter.errors import CatalogError
-from exporter.model import EngineReading, Histogram, LatencySummary, Quantity, Stage, WindowFigures
+from exporter.model import Histogram, LatencySummary, Stage, WindowFigures
 from exporter.render.exposition import MAX_SERIES, ExpositionRenderer
 from exporter.sources import process_metrics
-from tests.support.builders import card, replica, snapshot
+from tests.support.builders import busy_replica, card, replica, snapshot
 from tests.support.examples import examples
 
 
@@ -35,28 +35,6 @@ def samples(text, parse):
         for family in parse(text)
         for sample in family.samples
     }
-
-
-def busy_replica(name="a", model="m"):
-    latency = LatencySummary(quantiles={0.5: 0.1, 0.999: 2.0}, observations=7.0, overflow_ratio=0.0)
-    reading = EngineReading(
-        at=1000.0,
-        engine="vllm",
-        model=model,
-        version="0.32.0",
-        ranks={
-            "0": {Quantity.REQUESTS_RUNNING: 3.0, Quantity.PROMPT_TOKENS: 10.0},
-            "1": {Quantity.PROMPT_TOKENS: 5.0},
-        },
-        finished={"0": {"stop": 2.0}, "1": {"stop": 3.0}, "": {"rejected": 0.0}},
-    )
-    return replica(
-        name,
-        model=model,
-        reading=reading,
-        histograms={Stage.TIME_TO_FIRST_TOKEN: Histogram(bounds=(0.1, 1.0), counts=(1.0, 2.0, 7.0), sum=12.5)},
-        windows={"1m": WindowFigures(seconds=60.0, hit_ratio=0.25, latency={Stage.TIME_TO_FIRST_TOKEN: latency})},
-    )
 
 
 SNAPSHOT = snapshot(cards=(card(0, utilization=0.5, power=300.0), card(1, up=False)), replicas=(busy_replica(),))
