@@ -187,6 +187,12 @@ def test_every_configuration_has_the_limits_that_are_tried_on_a_real_prometheus(
         job, *_ = yaml.safe_load((folder / f"{name}.yaml").read_text())["scrape_configs"]
         assert job["job_name"] == targets.JOB
         assert {key: value for key, value in job.items() if "limit" in key} == targets.LIMITS, name
+    for name in ("deployment.md", "zh/deployment.md"):
+        assert yaml.safe_dump([{"job_name": targets.JOB, **targets.LIMITS}]) in [
+            yaml.safe_dump(block["scrape_configs"])
+            for fence in re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / name).read_text(), re.DOTALL)
+            if "scrape_configs" in (block := yaml.safe_load(fence))
+        ], name
     monitor = folder / "kubernetes/overlays/prometheus-operator/service-monitor.yaml"
     in_camel_case = {
         re.sub("_(.)", lambda match: match[1].upper(), key): value for key, value in targets.LIMITS.items()
