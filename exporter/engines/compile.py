@@ -100,7 +100,7 @@ def _own_series(
             spellings.setdefault(prefix, Counter())[spelling] += 1
     if not spellings:
         hint = "They are a router's: poll the engines behind it." if compiled.parse_warnings else engine.hint
-        raise PageError("no_engine_metrics", f"the page has no {engine.prefixes[0]}* series. {hint}".strip())
+        raise PageError("no_engine_metrics", f"the page has {engine.lacking}. {hint}".strip())
     chosen = {prefix: _most(counts) for prefix, counts in spellings.items()}
     compiled.name_style = next(chosen[prefix] for prefix in engine.prefixes if prefix in chosen)
     _name_model(engine, [spelt.sample for spelt in kept], selector, compiled)

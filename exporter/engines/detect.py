@@ -68,28 +68,16 @@ def _has_sample(body: bytes, name: bytes) -> bool:
     return any(body.startswith(name + end) or b"\n" + name + end in body for end in (b"{", b" "))
 
 
-def explain_unknown(body: bytes) -> str:
-    """Return what to say of a page that no engine is recognised from: what it has, and what would be understood."""
-    known = ", ".join(engine.title for engine in ENGINES)
-    families = ", ".join(_families(body)) or "nothing but figures of a process"
-    return (
-        f"the page has {families}, and no metrics of {known}; is this the engine's URL? docs/engines.md has the "
-        "ports, CONTRIBUTING.md how to add an engine"
-    )
-
-
 def explain_missing(engine: Engine, body: bytes) -> str:
     """Return what to say of a page without metrics of the engine that it should be; "" if they are merely missing."""
     others = [other.title for other in detect_all(body)]
-    families = ", ".join(_families(body))
+    seen = ", ".join(families(body))
     if others:
         return f"the page is of {others[0]}, and kind says {engine.kind}; set kind to auto"
-    return (
-        f"the page has {families}, and no {engine.prefixes[0]}* series; is this the engine's URL?" if families else ""
-    )
+    return f"the page has {seen}, and {engine.lacking}; is this the engine's URL?" if seen else ""
 
 
-def _families(body: bytes) -> list[str]:
+def families(body: bytes) -> list[str]:
     """Return the first names of samples on the page, without those that any program may have."""
     names = (match[1].decode("ascii") for match in _SAMPLE.finditer(body))
     own = (name[:_MAX_NAME] for name in names if not name.startswith(_ANYBODYS))

@@ -208,6 +208,13 @@ class Engine(Struct, frozen=True, kw_only=True):
         prefixed = self.prefixes[0] + name
         return prefixed if prefixed in self.bare_names else name
 
+    @property
+    def lacking(self) -> str:
+        """Return what a page of no such engine lacks, in words."""
+        if self.bare_marks:
+            return f"not all of {', '.join(sorted(self.bare_marks))}"
+        return f"no {self.prefixes[0]}* series"
+
     def name_style(self, name: str) -> tuple[str, str]:
         """Split a name as written into (prefix of ours, the spelling used for it); empty for other names."""
         canonical = self.canonical(name)

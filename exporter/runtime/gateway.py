@@ -17,6 +17,7 @@ from exporter.gateways.detect import recognise
 from exporter.gateways.interpreter import GatewayInterpreter
 from exporter.gateways.tables import by_kind
 from exporter.model import EMPTY, GatewayLabels, GatewayReading, GatewayState, SourceStatus, Window
+from exporter.runtime import unknown_pages
 from exporter.runtime.poll.loop import Fetched, Fetcher, PollLoop
 from exporter.runtime.poll.target_poller import TargetPoller
 
@@ -70,8 +71,7 @@ class GatewayHandler:
         if self._interpreter is None or (auto and not self._interpreter.still_matches(body)):
             kind = recognise(body) if auto else by_kind(self.config.kind)
             if kind is None:
-                message = "the page is of no gateway that is known; set its kind or mend the url"
-                raise PageError("unknown_gateway", message)
+                raise PageError("unknown_gateway", unknown_pages.explain(body, unknown_pages.GATEWAY))
             self._interpreter = GatewayInterpreter(kind)
             self._progress, self._history = None, History(self.config.windows)
         return self._interpreter.read(body, at)

@@ -20,6 +20,7 @@ from exporter.gpu_pages.tables import by_kind, recognise
 from exporter.logs import log_down, log_up
 from exporter.model import CardFacts, CardReading, CardState, GpuLabels, Missing, SourceStatus
 from exporter.model.gpu_page import EXPORTER_DOWN, GpuPageReading, GpuPageState, PageGpu
+from exporter.runtime import unknown_pages
 from exporter.runtime.poll.loop import Fetched, Fetcher, PollLoop
 from exporter.runtime.poll.target_poller import TargetPoller
 
@@ -74,8 +75,7 @@ class GpuPageHandler:
         if self._interpreter is None or (auto and not self._interpreter.exporter.matches(body)):
             exporter = recognise(body) if auto else by_kind(self.config.kind)
             if exporter is None:
-                message = "the page is of no GPU exporter that is known; set its kind or mend the url"
-                raise PageError("unknown_gpu_exporter", message)
+                raise PageError("unknown_gpu_exporter", unknown_pages.explain(body, unknown_pages.GPU_PAGE))
             self._interpreter = GpuPageInterpreter(exporter)
         return self._interpreter.read(body, at)
 

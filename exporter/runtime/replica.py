@@ -14,7 +14,7 @@ from exporter.derive import capacity, delta, imbalance, ranks
 from exporter.derive import replica as derive
 from exporter.derive.windows import History
 from exporter.engines.compile import MODEL
-from exporter.engines.detect import detect_all, explain_missing, explain_unknown, recognise, still_matches
+from exporter.engines.detect import detect_all, explain_missing, recognise, still_matches
 from exporter.engines.engine import Engine, ServerInfo
 from exporter.engines.interpreter import EngineInterpreter
 from exporter.engines.parse.churn import SeriesChurn
@@ -35,6 +35,7 @@ from exporter.model import (
     Window,
     WindowFigures,
 )
+from exporter.runtime import unknown_pages
 from exporter.runtime.engine_info import EngineInfoReader
 from exporter.runtime.poll.loop import Fetched, Fetcher, PollLoop
 from exporter.runtime.poll.state_logger import RateLimiter
@@ -156,9 +157,8 @@ class ReplicaHandler:
             return kind
         if not auto:
             raise PageError("unsupported_engine", f"this version does not read pages of kind {self.config.kind} yet")
-        if not holds_samples(body):
-            raise PageError("not_metrics", "the answer has no line that is a Prometheus sample")
-        raise PageError("unknown_engine", explain_unknown(body))
+        reason = "unknown_engine" if holds_samples(body) else "not_metrics"
+        raise PageError(reason, unknown_pages.explain(body, unknown_pages.ENGINE))
 
     def _warn_of_other_engines(self, kind: Engine, body: bytes) -> None:
         others = [other.kind for other in detect_all(body) if other is not kind and not other.wrapper]

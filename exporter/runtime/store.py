@@ -14,6 +14,7 @@ from exporter.derive.windows import History
 from exporter.errors import EndpointError, PageError, SourceError
 from exporter.model import EMPTY, SourceStatus, Window
 from exporter.model.store import StoreLabels, StoreReading, StoreState
+from exporter.runtime import unknown_pages
 from exporter.runtime.poll.loop import Fetched, Fetcher, PollLoop
 from exporter.runtime.poll.target_poller import TargetPoller
 from exporter.stores.interpreter import StoreInterpreter
@@ -60,8 +61,7 @@ class StoreHandler:
         if self._interpreter is None or (auto and not self._interpreter.store.matches(body)):
             store = recognise(body) if auto else by_kind(self.config.kind)
             if store is None:
-                message = "the page is of no KV-cache store that is known; set its kind or mend the url"
-                raise PageError("unknown_store", message)
+                raise PageError("unknown_store", unknown_pages.explain(body, unknown_pages.STORE))
             self._interpreter = StoreInterpreter(store)
             self._totals, self._history = None, History(self.config.windows)
         return self._interpreter.read(body, at)
