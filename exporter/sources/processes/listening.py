@@ -57,6 +57,8 @@ def listening_engines(
         process = reader.process(pid) if classified is not None else None
         if classified is not None and process is not None:
             servers.append(_EngineServer(process, *classified, procfs.owner(root, pid), pid in above_gpus))
+    if not servers:
+        return EngineScan(engines=(), limits=frozenset(reader.limits))
     by_pid = {server.process.pid: server for server in servers}
     reader.load_sockets(server.process for server in by_pid.values())
     inodes = {row.inode for held in reader.sockets.values() for row in held}
