@@ -95,6 +95,6 @@ def slurm(folder: pathlib.Path) -> Iterator[Slurm]:
             stack.callback(process.wait, 30)
             stack.callback(process.terminate)
             if command[0] == munge:
-                until(lambda: (folder / "munge.socket").exists())
+                until((folder / "munge.socket").exists)
         until(cluster.is_up)
         yield cluster
