@@ -22,6 +22,7 @@ RECORDINGS = {
     "nginx-1.22.1-vts-0.2.7": ("nginx-1.22.1-vts-0.2.7-lab-t1.prom", "nginx-1.22.1-vts-0.2.7-lab-t2.prom"),
     "envoy-1.40.0": ("envoy-1.40.0-lab-t1.prom", "envoy-1.40.0-lab-t2.prom"),
     "envoy-1.40.0-clusters": ("envoy-1.40.0-lab-clusters.txt",),
+    "envoy-higress": ("envoy-higress-documented.prom",),
     "production_stack": ("production_stack-handmade.prom",),
     "vllm_router": ("vllm_router-handmade.prom",),
     "sglang_router": ("sglang_router-handmade.prom",),

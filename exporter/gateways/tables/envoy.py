@@ -3,6 +3,8 @@
 /clusters always knows the endpoints, and is translated into the names of the per-endpoint statistics.  Envoy names
 its counters without ``_total`` as it pleases, so types come from this table.  Its latency histograms lag behind its
 counters by the flush of every 5 seconds and are not read.
+
+Higress is Envoy with plugins: its ai-statistics counts the answers of each model by the cluster that gave them.
 """
 
 from __future__ import annotations
@@ -48,18 +50,28 @@ def _endpoint(target: Measure, statistic: str) -> GatewayField:
 
 ENVOY = Gateway(
     kind="envoy",
-    title="Envoy",
+    title="Envoy (also Istio, Higress)",
     marks=("envoy_",),
     started=(),
     uptime="envoy_server_uptime",
     translate=translate,
-    hint="Point url at the admin listener's /stats/prometheus, or at its /clusters.",
+    hint="Point url at the admin listener's /stats/prometheus, or at its /clusters. With Higress (port 15020) and "
+    "its plugin ai-statistics, models are pools, too, whose backends are clusters.",
     fields=(
         _endpoint(Measure.REQUESTS, "rq_total"),
         _endpoint(Measure.ERRORS, "rq_error"),
         _endpoint(Measure.ACTIVE, "rq_active"),
         _endpoint(Measure.QUEUED, "rq_pending_active"),
         _endpoint(Measure.UP, "healthy"),
+        GatewayField(
+            Measure.REQUESTS,
+            (
+                "route_upstream_model_consumer_metric_llm_duration_count",
+                "route_upstream_model_metric_llm_duration_count",
+            ),
+            backend=("ai_cluster",),
+            pool=("ai_model",),
+        ),
         GatewayField(Measure.REQUESTS, ("envoy_cluster_upstream_rq_total",), pool=_POOL),
         GatewayField(
             Measure.ERRORS,

@@ -365,6 +365,15 @@ def test_litellms_deployments_have_shares_and_errors_of_their_own():
     assert reading.pools[""].requests == 110.0
 
 
+@pytest.mark.parametrize("version", ["", "consumer_"], ids=["older names", "by consumer"])
+def test_higress_counts_the_answers_of_each_model_by_cluster_beside_what_envoy_counts(version):
+    page = capture("envoy-higress-documented.prom").decode().replace("_model_consumer_", f"_model_{version}")
+    reading = read("envoy", page)
+    clusters = ("outbound|80||model-1-1.static", "outbound|80||model-1-2.static")
+    assert [reading.backends[Backend("qwen3-0.6b", name)].requests for name in clusters] == [78.0, 20.0]
+    assert (reading.pools[clusters[0]].requests, reading.pools[clusters[0]].errors) == (80.0, 2.0)
+
+
 @pytest.mark.parametrize("prefix", ["llm_d_epp_", "llm_d_router_epp_", "inference_extension_"])
 def test_an_endpoint_picker_is_read_under_each_name_that_it_has_had(prefix):
     body = f'{prefix}scheduler_attempts_total{{status="success",pod_name="pod-a"}} 8\n'
