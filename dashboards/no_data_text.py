@@ -52,6 +52,7 @@ class Requires(Enum):
     READ = "read"
     OWNER = "owner"
     NIC = "nic"
+    MULTI_NODE = "multi_node"
 
 
 NO_VALUE: dict[Requires, Text] = {
@@ -77,6 +78,7 @@ NO_VALUE: dict[Requires, Text] = {
     Requires.STRAGGLER: Text("no straggler", "无慢卡"),
     Requires.ABSENT: Text("none missing", "无缺失"),
     Requires.NIC: Text("no RDMA adapter", "无 RDMA 网卡"),
+    Requires.MULTI_NODE: Text("no replica spans nodes", "没有跨节点的副本"),
     Requires.MIG: Text("MIG not enabled", "未启用 MIG"),
     Requires.IMAGE: Text("image unknown", "镜像未知"),
     Requires.TLS: Text("engines over plain HTTP", "引擎使用明文 HTTP"),

@@ -24,7 +24,9 @@ _WORSE = {
     Severity.WARNING: (Severity.INFO,),
 }
 # Never inhibited by an alert of their replica: each may be the reason why it is down.
-_CAUSES_OF_ENGINE_DOWN = frozenset({"CertificateExpires", "EngineRestarting", "ReplicaVanished"})
+_CAUSES_OF_ENGINE_DOWN = frozenset(
+    {"CertificateExpires", "EngineRestarting", "ReplicaNodeMissing", "ReplicaPeerLost", "ReplicaVanished"}
+)
 _CAUSES_OF_DAEMON_DOWN = frozenset({"ShardwatchRestarting"})
 
 
@@ -107,6 +109,9 @@ def _causes(alerts: tuple[Alert, ...]) -> Iterator[Inhibition]:
     yield _rule("a lost GPU explains its other alerts", ("GpuLost",), gpus, GPU)
     # The page about the GPU names the replica, and says that it is frozen.
     yield _rule("a lost GPU freezes its replica", ("GpuLost",), (*stopped[1:], *engines), REPLICA)
+    yield _rule(
+        "a lost GPU on another node freezes its replica", ("ReplicaPeerLost",), (*stopped[1:], *engines), REPLICA
+    )
     yield from _of_stragglers()
     yield _rule("a replica without progress explains its latency", stopped[1:], engines, REPLICA)
     down = _rule("an engine that is down explains its other alerts", stopped[:1], (*stopped[1:], *engines), REPLICA)
@@ -136,10 +141,13 @@ def _causes(alerts: tuple[Alert, ...]) -> Iterator[Inhibition]:
     uneven = ("GroupUtilizationUneven",)
     explained = ("ReplicaUsesPcie", "RanksUneven", "GpuStraggler")
     yield _rule("the cause of unevenly utilised GPUs", explained, uneven, REPLICA)
+    nodes = ("RanksUneven", "ReplicaNodeMissing", "ReplicaPeerStraggler")
+    yield _rule("the cause of unevenly utilised nodes", nodes, ("ReplicaNodesUneven",), REPLICA)
     slower = ("ReplicaSlowerThanSiblings",)
-    yield _rule("the cause of a slow replica", ("GpuStraggler", "ReplicaUsesPcie"), slower, REPLICA)
+    stragglers = ("GpuStraggler", "ReplicaPeerStraggler")
+    yield _rule("the cause of a slow replica", (*stragglers, "ReplicaUsesPcie"), slower, REPLICA)
     growing = ("QueueGrowing",)
-    slow = ("GpuStraggler", "KvCachePressure", "PreemptionStorm", "RanksUneven", *slower, "ReplicaUsesPcie")
+    slow = (*stragglers, "KvCachePressure", "PreemptionStorm", "RanksUneven", *slower, "ReplicaUsesPcie")
     yield _rule("what slows a replica lets its queue grow", slow, growing, REPLICA)
     yield _rule("a lowered power limit lets queues grow", ("NodePowerCapped",), growing, NODE)
     memory = ("GroupMemoryUneven",)

@@ -10,15 +10,29 @@ from dashboards.definitions.gateways import GATEWAY_PANELS
 from dashboards.definitions.status import TO_GPU, TO_REPLICA, status
 from dashboards.no_data_text import Requires
 from dashboards.panels import NumberFormat, Panel, bar_gauge, series, stat, status_history, time_series
-from dashboards.thresholds import THRESHOLDS
-from dashboards.variables import by_replica, selected
+from dashboards.thresholds import ANY_CRITICAL, THRESHOLDS
+from dashboards.variables import NODE, by_replica, selected
 from exporter.catalog import metrics as m
+from exporter.catalog.spec import Metric, Unit
 from exporter.model.text import Text
-from exporter.promql import Expr, Matcher, and_on, avg_by, binary, max_by, over_time, regex, sum_by, without_value
+from exporter.promql import (
+    Expr,
+    Matcher,
+    and_on,
+    avg_by,
+    binary,
+    max_by,
+    over_time,
+    regex,
+    select,
+    sum_by,
+    without_value,
+)
 
 ENGINE = (Requires.ENGINE,)
 SEVERAL = (Requires.REPLICAS, Requires.TRAFFIC)
 RANKS = (Requires.RANKS, Requires.TRAFFIC)
+SPANNING = (Requires.MULTI_NODE,)
 TRAFFIC = (Requires.TRAFFIC, Requires.ENGINE)
 MIN_VARIATION = 0.12  # coefficient of variation of power over 5 minutes; below it the shares are noise
 
@@ -250,6 +264,61 @@ _FULL: tuple[Panel, ...] = (
 )  # fmt: skip
 
 
+def _on_nodes(metric: Metric) -> Expr:
+    """Select by node alone: a replica's name differs between its nodes."""
+    return select(metric, job=regex("$job"), instance=regex("$instance"))
+
+
+def _of_places(metric: Metric) -> Expr:
+    """Return a figure of each GPU of the replicas that span nodes."""
+    places = max_by(_on_nodes(m.GPU_MULTI_NODE_REPLICA_INFO), *NODE, "uuid", "gpu", "replica_key", "role")
+    return binary("*", places, _on_nodes(metric), on=(*NODE, "uuid"), group_left=())
+
+
+def _by_node(metric: Metric) -> Expr:
+    """Return the mean of a figure over the GPUs that each node contributes to a replica."""
+    return avg_by(_of_places(metric), "replica_key", "instance", "role")
+
+
+_NODES: tuple[Panel, ...] = (
+    time_series(
+        Text("Utilisation by node", "各节点利用率"),
+        Text(
+            "Mean utilisation of the GPUs that each node contributes to a replica. Nodes that stay apart: unequal "
+            "ranks, or nodes that wait.",
+            "每个节点为副本提供的卡的平均利用率。长期分离：rank 不均，或有节点在等待。",
+        ),
+        series(
+            lambda: _by_node(m.GPU_UTILIZATION_RATIO).as_unit(Unit.RATIO), "{{replica_key}} {{instance}} {{role}}"
+        ),
+        requires=SPANNING, max_value=1, panel_id=ids.IMBALANCE_NODES,
+    ),
+    time_series(
+        Text("Power by node", "各节点功率"),
+        Text(
+            "Mean power of these GPUs. Power follows useful work: a node that waits has full utilisation and low power.",
+            "上述卡的平均功率。功率反映有效工作量：等待中的节点利用率满、功率低。",
+        ),
+        series(
+            lambda: _by_node(m.GPU_POWER_WATTS).as_unit(Unit.WATTS), "{{replica_key}} {{instance}} {{role}}"
+        ),
+        requires=SPANNING,
+    ),
+    time_series(
+        Text("GPUs lost by node", "各节点掉卡数"),
+        Text(
+            "GPUs of these replicas that do not answer. One is enough to stop a replica on all of its nodes.",
+            "这些副本中无应答的卡。一张即可使副本在所有节点上停住。",
+        ),
+        series(
+            lambda: sum_by(binary("==", _of_places(m.GPU_UP), 0, boolean=True), "replica_key", "instance", "role"),
+            "{{replica_key}} {{instance}} {{role}}",
+        ),
+        requires=SPANNING, threshold=ANY_CRITICAL, panel_id=ids.IMBALANCE_NODES_LOST,
+    ),
+)  # fmt: skip
+
+
 IMBALANCE = Dashboard(
     uid=Uid.IMBALANCE,
     title=Text("Shardwatch / Imbalance", "Shardwatch / 不均衡"),
@@ -262,6 +331,7 @@ IMBALANCE = Dashboard(
         Row(title=Text("Layers", "分层"), panels=_LAYERS),
         Row(title=Text("GPUs, ranks, replicas", "卡、rank 与副本"), panels=(*_GPUS[:1], *_ENGINES)),
         Row(title=Text("GPUs in their groups", "组内的卡"), panels=_GPUS[1:], collapsed=True),
+        Row(title=Text("Replicas that span nodes", "跨节点的副本"), panels=_NODES, collapsed=True),
         Row(title=Text("Gateways", "网关"), panels=GATEWAY_PANELS, collapsed=True),
         Row(title=Text("More (series: full)", "更多（series: full）"), panels=_FULL, collapsed=True),
     ),

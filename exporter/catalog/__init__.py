@@ -16,6 +16,7 @@ from exporter.catalog.groups import IMBALANCE
 from exporter.catalog.images import IMAGES
 from exporter.catalog.links import LINKS
 from exporter.catalog.mig import MIG
+from exporter.catalog.multi_node import MULTI_NODE
 from exporter.catalog.nics import NICS
 from exporter.catalog.own_health import OWN_HEALTH
 from exporter.catalog.owners import OWNERS
@@ -32,7 +33,7 @@ from exporter.catalog.xids import XIDS
 from exporter.errors import CatalogError
 
 CATALOG: tuple[Metric, ...] = (
-    *GPUS, *MIG, *OWNERS, *WORK, *LINKS, *TOPOLOGY, *HEALTH, *XIDS, *SXIDS, *NICS, *SOFTWARE,
+    *GPUS, *MIG, *OWNERS, *MULTI_NODE, *WORK, *LINKS, *TOPOLOGY, *HEALTH, *XIDS, *SXIDS, *NICS, *SOFTWARE,
     *IMBALANCE, *STRAGGLER,
     *ENGINE_METRICS, *ENGINE_FIGURES, *IMAGES, *ENGINE_SPECIFICS, *ENGINE_DEPTH, *CAPACITY, *VARIANCE, *ECONOMICS,
     *GATEWAY_METRICS, *STORE_METRICS, *VERDICTS, *OWN_HEALTH

@@ -8,6 +8,7 @@ from exporter.catalog.gpu_reads import Which, readings, signal, signals, words
 from exporter.catalog.spec import GPU, NODE, ReadSamples, Sample, SeriesSet, Unit
 from exporter.model import CardReading, Missing, Signal, Snapshot
 from exporter.model.card import RECOVERY_ACTIONS
+from exporter.model.engine import ReplicaLabels
 
 
 def _info(snapshot: Snapshot) -> Iterator[Sample]:
@@ -55,7 +56,9 @@ def _replaced(absent: Signal, reading: CardReading) -> bool:
 
 
 def _replica(snapshot: Snapshot) -> Iterator[Sample]:
-    known = {replica.name: replica.labels for replica in snapshot.replicas}
+    # A replica whose metrics endpoint is on another node has its key for a name, and its model is not known here.
+    known = {gpu.key: ReplicaLabels(gpu.key, gpu.engine, "") for gpu in snapshot.multi_node if gpu.is_remote}
+    known |= {replica.name: replica.labels for replica in snapshot.replicas}
     cards = {card.facts.uuid: card.labels for card in snapshot.cards}
     for assignment in snapshot.assignments:
         if assignment.uuid in cards and assignment.replica in known:

@@ -15,8 +15,9 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from exporter.derive.gpu_processes import GpuProcesses, gpu_processes
+from exporter.derive.multi_node import find_multi_node, is_of_other_node
 from exporter.derive.process_tree import ProcessTree
-from exporter.model import EMPTY, CardState, GpuAssignment, Missing, Signal
+from exporter.model import EMPTY, CardState, GpuAssignment, Missing, MultiNodeGpu, Pod, Signal
 from exporter.model.process import ListeningSocket, Process, ProcessTable
 
 _LOOPBACK_NAMES = frozenset(("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"))
@@ -35,6 +36,9 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 class Assignment(Struct, frozen=True, kw_only=True):
     """The cards of all replicas, and why the others have none (for unknown_gpu: not all that are configured).
 
+    ``multi_node``: those of replicas that span nodes.  A replica whose metrics endpoint is on another node has rows
+    in ``gpus`` too, under its key.
+
     Reasons: remote (not on this node), no_driver (no card was read), no_processes (no known GPU process belongs to
     the server), pid_namespace (the GPU processes are not visible), no_permission (they may not be read), no_listener
     (the port is closed), ambiguous (equal evidence for another replica), unknown_gpu (no such card), and hung (the
@@ -42,15 +46,20 @@ class Assignment(Struct, frozen=True, kw_only=True):
     """
 
     gpus: tuple[GpuAssignment, ...] = ()
+    multi_node: tuple[MultiNodeGpu, ...] = ()
     unassigned: Mapping[str, str] = EMPTY
 
     def among(self, replicas: Collection[str]) -> Assignment:
-        """Return the assignment without replicas that are not among these."""
-        if all(gpu.replica in replicas for gpu in self.gpus) and all(name in replicas for name in self.unassigned):
+        """Return the assignment without replicas that are not among these; those of other nodes stay."""
+        known = {*replicas, *(gpu.key for gpu in self.multi_node)}
+        if known.issuperset(
+            (*(gpu.replica for gpu in self.gpus), *(gpu.replica for gpu in self.multi_node), *self.unassigned)
+        ):
             return self
         return Assignment(
-            gpus=tuple(gpu for gpu in self.gpus if gpu.replica in replicas),
-            unassigned={name: reason for name, reason in self.unassigned.items() if name in replicas},
+            gpus=tuple(gpu for gpu in self.gpus if gpu.replica in known),
+            multi_node=tuple(gpu for gpu in self.multi_node if gpu.replica in known),
+            unassigned={name: reason for name, reason in self.unassigned.items() if name in known},
         )
 
 
@@ -73,10 +82,12 @@ def assign_gpus(
     endpoints: Sequence[Endpoint],
     table: ProcessTable | None,
     processes: GpuProcesses | None = None,
+    pods: Collection[Pod] = (),
 ) -> Assignment:
     """Assign cards to replicas; rows are unique, in the order of the cards.
 
     ``processes``: those on each card, where more is known of them than the cards report now; see ``gpu_processes``.
+    ``pods``: those of this node.
     """
     configured = {
         endpoint.replica: _configured(cards, endpoint.gpus) for endpoint in endpoints if endpoint.gpus is not None
@@ -95,6 +106,10 @@ def assign_gpus(
             claims[name] |= of_processes
         else:
             unassigned[name] = assigner.reason(endpoint) if assigner else ("no_processes" if cards else "no_driver")
+    multi_node = assigner.multi_node(endpoints, pods) if assigner is not None else ()
+    for gpu in multi_node:
+        if gpu.is_remote and assigner is not None:
+            claims[gpu.key] |= {_Claim(gpu.uuid, rank) for rank in assigner.ranks_on(gpu.uuid)}
     order = {card.facts.uuid: position for position, card in enumerate(cards)}
     rows = sorted(
         (order[claim.uuid], name, claim.rank, claim.uuid)
@@ -105,6 +120,7 @@ def assign_gpus(
     )
     return Assignment(
         gpus=tuple(GpuAssignment(uuid=uuid, replica=name, rank=rank) for _, name, rank, uuid in rows),
+        multi_node=multi_node,
         unassigned=unassigned,
     )
 
@@ -146,6 +162,8 @@ class _Assigner:
         self.sockets = {endpoint.replica: self._sockets(endpoint) for endpoint in endpoints}
         self.servers = {name: self._servers(listeners) for name, listeners in self.sockets.items()}
         self.claims: dict[str, set[_Claim]] = defaultdict(set)
+        self.assigned: dict[int, str] = {}  # GPU process → replica
+        self.configured = configured
         self.ambiguous: set[str] = set()
         unclaimed: list[int] = []
         for pid in sorted(self.users.keys() & table.processes.keys()):
@@ -158,7 +176,7 @@ class _Assigner:
                 unclaimed.append(pid)
         taken = {uuid for gpus in configured.values() for uuid in gpus.uuids}
         self._join_published(
-            [pid for pid in unclaimed if not self.users[pid] <= taken],
+            [pid for pid in unclaimed if not self.users[pid] <= taken and not is_of_other_node(self.tree, pid)],
             [endpoint for endpoint in endpoints if endpoint.gpus is None],
         )
 
@@ -177,6 +195,21 @@ class _Assigner:
         if problems.get("no_permission") and any(not listener.pids for listener in self.sockets[name]):
             return "no_permission"
         return "no_processes" if self.sockets[name] or name in self.relayed else "no_listener"
+
+    def multi_node(self, endpoints: Iterable[Endpoint], pods: Collection[Pod]) -> tuple[MultiNodeGpu, ...]:
+        """Return the GPUs of replicas that span nodes."""
+        configured = {
+            pid: name
+            for name, gpus in self.configured.items()
+            for pid, uuids in self.users.items()
+            if uuids <= gpus.uuids
+        }
+        replicas = {endpoint.replica for endpoint in endpoints}
+        return find_multi_node(self.table, self.users, {**configured, **self.assigned}, replicas, pods)
+
+    def ranks_on(self, uuid: str) -> set[str]:
+        """Return the data-parallel ranks of the processes on a GPU that no replica of this node has."""
+        return {self._rank(pid) for pid, uuids in self.users.items() if uuid in uuids and pid not in self.assigned}
 
     def _why_no_users(self) -> str:
         readings = [card.reading for card in self.cards if card.reading is not None]
@@ -302,6 +335,7 @@ class _Assigner:
 
     def _claim(self, name: str, pid: int) -> None:
         rank = self._rank(pid)
+        self.assigned[pid] = name
         self.claims[name].update(_Claim(uuid, rank) for uuid in self.users[pid])
 
     def _rank(self, pid: int) -> str:

@@ -35,6 +35,7 @@ class View:
             if assignment.replica not in self.replicas_of[assignment.uuid]:
                 self.replicas_of[assignment.uuid].append(assignment.replica)
                 self.uuids_of[assignment.replica].append(assignment.uuid)
+        self.remote = frozenset(gpu.key for gpu in snapshot.multi_node if gpu.is_remote)
         self.owners_of: dict[str, list[GpuOwner]] = defaultdict(list)  # uuid → owners, the most memory first
         for held in snapshot.owners:
             self.owners_of[held.uuid].append(held)
@@ -73,6 +74,11 @@ class View:
         """Return the step that keeps requests away from a replica, None without a replica."""
         if not replica:
             return None
+        if replica in self.remote:
+            return Text(
+                f"Take the replica whose nodes meet at {replica} out of the load balancer.",
+                f"将各节点在 {replica} 会合的副本从负载均衡中摘除。",
+            )
         for sent in self.gateway_shares(replica):
             return Text(
                 f"Take {replica} out of gateway {sent.gateway}.", f"将 {replica} 从网关 {sent.gateway} 摘除。"

@@ -30,6 +30,34 @@ class GpuAssignment(Struct, frozen=True, kw_only=True):
     rank: str = ""
 
 
+class MultiNodeGpu(Struct, frozen=True, kw_only=True):
+    """A GPU of a replica that spans nodes, and its place in it.
+
+    ``key`` is the same on all nodes.  ``replica``: the name of the replica here; where it has no metrics endpoint on
+    this node, its key.  ``head``: this node is the first.  Numbers are None, ranks "", where not known.
+    """
+
+    uuid: str
+    replica: str
+    key: str
+    engine: str
+    head: bool
+    node_rank: int | None = None
+    nodes: int | None = None
+    pipeline_rank: str = ""
+    tensor_rank: str = ""
+
+    @property
+    def role(self) -> str:
+        """Its word in labels and documents."""
+        return "head" if self.head else "worker"
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the replica's metrics endpoint is on another node."""
+        return self.replica == self.key
+
+
 class Spread(Struct, frozen=True, kw_only=True):
     """The spread of one signal within one group of GPUs."""
 
@@ -130,6 +158,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     gateways: tuple[GatewayState, ...] = ()
     stores: tuple[StoreState, ...] = ()
     assignments: tuple[GpuAssignment, ...] = ()
+    multi_node: tuple[MultiNodeGpu, ...] = ()
     owners: tuple[GpuOwner, ...] = ()
     imbalance: tuple[GroupImbalance, ...] = ()
     replica_imbalance: Mapping[ModelSignal, float] = EMPTY  # maximum ÷ mean

@@ -23,6 +23,14 @@ class ProcessOwner(Struct, frozen=True, kw_only=True):
     user: str = ""  # name, or uid where it has none
 
 
+class PodGroup(Struct, frozen=True, kw_only=True):
+    """The group of a LeaderWorkerSet that a pod belongs to, and its place in it."""
+
+    leader: str  # host name of the first pod
+    size: int | None = None
+    index: int | None = None
+
+
 class Pod(Struct, frozen=True, kw_only=True):
     """A pod of this node.  ``containers``: id → name."""
 
@@ -32,6 +40,7 @@ class Pod(Struct, frozen=True, kw_only=True):
     workload: str = ""
     workload_type: str = ""  # deployment, statefulset, job …: the kind in lower case
     containers: Mapping[str, str] = EMPTY
+    group: PodGroup | None = None
 
 
 class Owner(Struct, frozen=True, kw_only=True):

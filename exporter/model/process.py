@@ -20,6 +20,27 @@ def flag_value(command: Sequence[str], names: Collection[str]) -> str:
     return ""
 
 
+class Rendezvous(Struct, frozen=True, kw_only=True):
+    """Where the nodes of a replica meet, as a process claims it.
+
+    ``scheme``: the kind of engine, ``ray`` or ``lws``.  ``host`` is normalised; for Ray it may be a cluster's id.
+    ``headless``: this node has no server.  ``owner``: whose the process is, its container or uid.
+    """
+
+    scheme: str
+    host: str
+    port: int = 0
+    nodes: int | None = None
+    node_rank: int | None = None
+    headless: bool = False
+    owner: str = ""
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether the replica's server is on another node."""
+        return self.headless or bool(self.node_rank)
+
+
 class Process(Struct, frozen=True, kw_only=True):
     """One process.  ``started``: seconds after boot.  ``cgroup``: the container's, "" outside of containers.
 
@@ -27,7 +48,10 @@ class Process(Struct, frozen=True, kw_only=True):
     that it names, else "".  ``shared``: a shell, supervisor or container runtime, whose descendants are not one
     server.  ``relay``: it forwards a published port into a container.  ``mps``: CUDA's multi-process service, which
     holds a GPU for its clients.  ``worker``: what an engine server starts beside itself, which is of no use without
-    it.  ``zombie``: it has exited, and something of it is left.  ``owner``: of processes on GPUs.
+    it.  ``zombie``: it has exited, and something of it is left.  ``owner``: of processes on GPUs.  ``rendezvous``: of
+    an engine's server that is one of several nodes', and of Ray's raylet.  ``ray_worker``: the kind of engine whose
+    Ray actor it is, else "".  ``gpus``: how many a server says that its replica has, where it may be started with
+    Ray.  ``pipeline_rank`` and ``tensor_rank``: those that its title names, else "".
     """
 
     pid: int
@@ -45,6 +69,11 @@ class Process(Struct, frozen=True, kw_only=True):
     worker: bool = False
     zombie: bool = False
     owner: ProcessOwner | None = None
+    rendezvous: Rendezvous | None = None
+    ray_worker: str = ""
+    gpus: int | None = None
+    pipeline_rank: str = ""
+    tensor_rank: str = ""
 
     def flag(self, *names: str) -> str:
         """Return the value of the first ``--name value`` or ``--name=value`` on the command line, else ""."""

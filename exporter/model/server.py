@@ -35,6 +35,25 @@ class EndpointDefaults(Struct, frozen=True, kw_only=True):
     probe: bool = False
 
 
+class RendezvousFlags(Struct, frozen=True, kw_only=True):
+    """Which flags say that a replica spans nodes, which of them this is, and at which address they meet.
+
+    ``address``: flags of the host, or of HOST:PORT; ``port``: of the port, ``default_port`` where none is given.
+    ``nodes`` and ``node_rank`` count nodes.  Where ranks are counted instead: ``ranks`` in all, ``local_ranks`` on
+    this node, ``first_rank`` here.  ``headless``: this node is one of several, and has no server.
+    """
+
+    address: tuple[str, ...]
+    port: tuple[str, ...] = ()
+    default_port: int = 0
+    nodes: tuple[str, ...] = ()
+    node_rank: tuple[str, ...] = ()
+    ranks: tuple[str, ...] = ()
+    local_ranks: tuple[str, ...] = ()
+    first_rank: tuple[str, ...] = ()
+    headless: tuple[str, ...] = ()
+
+
 class ServerProcess(Struct, frozen=True, kw_only=True):
     """How a server's command line and title look; any one of the three is enough.
 
@@ -45,7 +64,9 @@ class ServerProcess(Struct, frozen=True, kw_only=True):
 
     ``worker_titles``: how the processes that it starts beside itself begin, if they rename themselves.
     ``rank_title``: a regular expression for the titles of its processes, whose group is the data-parallel rank.
-    ``rank_flags``: those that set the rank on their command lines.
+    ``rank_flags``: those that set the rank on their command lines.  ``ray_workers``: the classes of the Ray actors
+    that hold its GPUs.  ``size``: the flags whose numbers multiply to how many GPUs the replica has.  ``rendezvous``:
+    how its command line says that the replica spans nodes, each way of doing so.
     """
 
     modules: tuple[str, ...] = ()
@@ -56,5 +77,8 @@ class ServerProcess(Struct, frozen=True, kw_only=True):
     worker_titles: tuple[str, ...] = ()
     rank_title: str = ""
     rank_flags: tuple[str, ...] = ()
+    ray_workers: tuple[str, ...] = ()
+    size: tuple[tuple[str, ...], ...] = ()
+    rendezvous: tuple[RendezvousFlags, ...] = ()
     role: ServerRole = ServerRole.SERVER
     endpoint: EndpointDefaults = EndpointDefaults()

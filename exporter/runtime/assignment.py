@@ -102,7 +102,7 @@ class AssignmentWatcher:
             return self._assignment
         configured = {endpoint.replica for endpoint in self._endpoints() if endpoint.gpus is not None}
         others = {endpoint.replica for endpoint in self._endpoints()} - configured
-        kept = self._assignment.among(configured)
+        kept = replace(self._assignment, multi_node=()).among(configured)
         return replace(kept, unassigned={**kept.unassigned, **dict.fromkeys(others, "hung")})
 
     def owners(self, cards: Sequence[CardState]) -> tuple[GpuOwner, ...]:
@@ -131,10 +131,13 @@ class AssignmentWatcher:
         # For configured replicas as well: their GPUs are known, the ranks on them are not.
         names_owners = bool(processes) and self._names_owners()
         reader = self._owner_reader if names_owners else None
-        table = self._read_table(processes, endpoints, reader) if endpoints or names_owners else None
-        self._on_owners(process_owners(_pids(processes), table, self._pods()) if table and names_owners else EMPTY)
+        # Without an endpoint too: the GPUs may belong to a replica whose endpoint is on another node.
+        has_work = endpoints or names_owners or (processes and self._on_engines is not None)
+        table = self._read_table(processes, endpoints, reader) if has_work else None
+        pods = self._pods()
+        self._on_owners(process_owners(_pids(processes), table, pods) if table and names_owners else EMPTY)
         self._on_limits(self._scan_limits | table.limits if table is not None else self._scan_limits)
-        assignment = assign_gpus(cards, endpoints, table, processes)
+        assignment = assign_gpus(cards, endpoints, table, processes, pods)
         self.has_refreshed = True
         if assignment != self._assignment:
             # Before the driver has started there is nothing to assign; its own state is in the log already.

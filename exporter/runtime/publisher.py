@@ -171,6 +171,7 @@ class Publisher:
             gateways=gateways,
             stores=stores,
             assignments=assignment.gpus,
+            multi_node=assignment.multi_node,
             owners=self._owners(cards),
             imbalance=group_imbalances(cards, assignment.gpus),
             replica_imbalance=replica_imbalance(replicas),

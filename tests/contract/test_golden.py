@@ -35,6 +35,7 @@ from exporter.model import (
     LinkHealth,
     MigInstance,
     Missing,
+    MultiNodeGpu,
     OwnedProcess,
     Owner,
     Signal,
@@ -208,6 +209,9 @@ def test_simulated_gpus_read_through_the_real_reader_give_the_same_page_as_ever(
     golden(f"cards-{scenario}.prom", page_of_cards(scenario))
 
 
+KEY = "vllm://10.0.0.1:29501"
+
+
 def test_a_replica_and_a_gpu_that_are_down_give_the_same_page_as_ever(golden):
     """Health that a well node never shows: reasons, failures, restarts, what was left out."""
     down = SourceStatus(source="engine:b", up=False, reason="timeout", hung=True, failures={"timeout": 3}, skipped=2)
@@ -299,6 +303,13 @@ def test_a_replica_and_a_gpu_that_are_down_give_the_same_page_as_ever(golden):
             SxidCount(labels=SxidLabels("0000:c1:00", "24007", "fatal"), count=1, last_unix_time=1.69e9),
         ),
         nics=(FLAPPING_PORT, DOWN_PORT),
+        assignments=(GpuAssignment(uuid="GPU-0000", replica=KEY),),
+        multi_node=(
+            MultiNodeGpu(uuid="GPU-0000", replica=KEY, key=KEY, engine="vllm", head=False, node_rank=1, nodes=2),
+            MultiNodeGpu(
+                uuid="GPU-0001", replica="a", key=KEY, engine="vllm", head=True, pipeline_rank="1", tensor_rank="3"
+            ),
+        ),
         software=NodeSoftware(
             versions=(ComponentVersion("nccl", "2.27.3"), ComponentVersion("torch", "2.8.0+cu128")),
             shared_memory={"GPU-0001": SharedMemory(67108864.0, 4096.0)},

@@ -24,6 +24,17 @@ from exporter.model.text import Language
 
 TABLES = Path(__file__).parent / "rules" / "alerts"
 TARGET = {"job": "shardwatch", "instance": "n1:9853"}
+_PLACE = {
+    "replica_key": "vllm://10.0.0.1:29501",
+    "engine": "vllm",
+    "nodes": "2",
+    "pipeline_rank": "",
+    "tensor_rank": "",
+}
+_HEAD = {**_PLACE, "replica": "chat-a", "role": "head", "node_rank": "0"}
+_WORKER = {**_PLACE, "replica": "vllm://10.0.0.1:29501", "role": "worker", "node_rank": "1"}
+_N2 = {"job": "shardwatch", "instance": "n2:9853"}
+_N3 = {"job": "shardwatch", "instance": "n3:9853"}
 MACROS = {
     "TARGET": TARGET,
     "GPU": {**TARGET, "gpu": "3", "uuid": "GPU-3"},
@@ -42,7 +53,12 @@ MACROS = {
     "GROUP": {**TARGET, "scope": "replica", "group": "chat-a"},
     "POOL": {**TARGET, "gateway": "edge", "kind": "haproxy", "pool": "llama"},
     "PORT": {**TARGET, "device": "mlx5_5", "port": "1"},
-    "N2": {"job": "shardwatch", "instance": "n2:9853"},
+    "N2": _N2,
+    "GPU_N2": {**_N2, "gpu": "3", "uuid": "GPU-b3"},
+    "HEAD_PART": {**TARGET, "gpu": "3", "uuid": "GPU-3", **_HEAD},
+    "WORKER_PART": {**_N2, "gpu": "3", "uuid": "GPU-b3", **_WORKER},
+    "FORGED_PART": {**_N3, "gpu": "0", "uuid": "GPU-c0", **_HEAD},
+    "MOVED_PART": {**_N3, "gpu": "3", "uuid": "GPU-c3", **_WORKER},
     "PROMETHEUS": {"job": "prometheus", "instance": "p:9090"},
 }
 FOREIGN = {

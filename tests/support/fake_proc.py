@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 HOST_NET = 4026531840
@@ -43,6 +43,7 @@ class FakeProc:
         shares: Sequence[int] = (),
         started: int | None = None,
         state: str = "S",
+        environment: Mapping[str, str] | None = None,
     ) -> list[int]:
         """Add a process that opens listening sockets, and holds the inodes ``shares`` too; give the new inodes."""
         home = self.root / str(pid)
@@ -57,6 +58,8 @@ class FakeProc:
         zeros = " ".join(["0"] * 17)
         (home / "stat").write_bytes(f"{pid} ({name}) {state} {parent} {zeros} {ticks} 0\n".encode())
         (home / "cgroup").write_text(cgroup + "\n")
+        variables = (f"{name}={value}" for name, value in (environment or {}).items())
+        (home / "environ").write_bytes("\0".join(variables).encode())
         os.symlink(f"net:[{net}]", home / "ns" / "net")
         os.symlink("/dev/null", home / "fd" / "0")
         os.symlink("anon_inode:[eventpoll]", home / "fd" / "1")

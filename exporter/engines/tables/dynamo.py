@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from exporter.engines.engine import Engine, EngineField, Family
+from exporter.engines.tables.sglang import RENDEZVOUS as SGLANG_RENDEZVOUS
+from exporter.engines.tables.vllm import RENDEZVOUS as VLLM_RENDEZVOUS
 from exporter.model import Quantity, Stage
 from exporter.model.outcome import OutcomeWords, RequestOutcome
 from exporter.model.server import EndpointDefaults, ServerProcess, ServerRole
@@ -40,6 +42,7 @@ DYNAMO = Engine(
         ServerProcess(
             modules=("dynamo.vllm", "dynamo.sglang", "dynamo.trtllm"),
             role=ServerRole.WORKER,
+            rendezvous=(*VLLM_RENDEZVOUS, SGLANG_RENDEZVOUS),
             endpoint=EndpointDefaults(port_flags=(), port_variable="DYN_SYSTEM_PORT", probe=True),
         ),
     ),

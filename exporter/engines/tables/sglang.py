@@ -25,8 +25,11 @@ from exporter.engines.engine import (
 from exporter.engines.tables.vllm import RANK_TITLE, RAY_LABELS, TLS_FLAGS
 from exporter.model import Detail, Quantity, Stage
 from exporter.model.outcome import OutcomeWords, RequestOutcome
-from exporter.model.server import EndpointDefaults, ServerProcess
+from exporter.model.server import EndpointDefaults, RendezvousFlags, ServerProcess
 
+RENDEZVOUS = RendezvousFlags(
+    address=("--dist-init-addr", "--nccl-init-addr"), nodes=("--nnodes",), node_rank=("--node-rank",)
+)
 # Since 0.5.2.
 _FIRST_TOKEN = (0.1, 0.2, 0.4, 0.6, 0.8, 1, 2, 4, 6, 8, 10, 20, 40, 60, 80, 100, 200, 400)
 _BUCKETS = {
@@ -110,6 +113,7 @@ SGLANG = Engine(
             titles=("sglang::http_server",),
             worker_titles=("sglang::",),
             rank_title=RANK_TITLE,
+            rendezvous=(RENDEZVOUS,),
             endpoint=EndpointDefaults(ports=(30000,), tls_flags=TLS_FLAGS),
         ),
     ),

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from exporter.engines.engine import INFERENCE_PATHS, Engine, EngineField, Family, LatencyTargets, Reduce, ServerInfo
 from exporter.model import Detail, Quantity, Stage
 from exporter.model.outcome import OutcomeWords, RequestOutcome
-from exporter.model.server import EndpointDefaults, ServerProcess
+from exporter.model.server import EndpointDefaults, RendezvousFlags, ServerProcess
 
 FINISH_REASONS = OutcomeWords(
     otherwise=RequestOutcome.SUCCESS,
@@ -30,6 +30,27 @@ _REJECTIONS = OutcomeWords(
 RAY_LABELS = ("ReplicaId", "WorkerId")  # up to 2.40 or so Ray names the worker alone
 # VLLM::Worker_DP1_TP0, VLLM::EngineCore_DP1, sglang::scheduler_DP1_TP0; users may change the prefix.
 RANK_TITLE = r"::.*_DP(\d{1,5})(?![0-9A-Za-z])"
+# Nodes that share one world (from 0.11.1), or nodes with data-parallel ranks of their own (from 0.8.5).
+_HEADLESS = ("--headless",)
+RENDEZVOUS = (
+    RendezvousFlags(
+        address=("--master-addr",),
+        port=("--master-port",),
+        default_port=29501,
+        nodes=("--nnodes", "-n"),
+        node_rank=("--node-rank", "-r"),
+        headless=_HEADLESS,
+    ),
+    RendezvousFlags(
+        address=("--data-parallel-address", "-dpa"),
+        port=("--data-parallel-rpc-port", "-dpp"),
+        default_port=29550,
+        ranks=("--data-parallel-size", "-dp"),
+        local_ranks=("--data-parallel-size-local", "-dpl"),
+        first_rank=("--data-parallel-start-rank", "-dpr"),
+        headless=_HEADLESS,
+    ),
+)
 TLS_FLAGS = ("--ssl-certfile", "--ssl_certfile")
 
 # Since 0.8.4; several engines have taken these over.
@@ -110,6 +131,13 @@ VLLM = Engine(
             worker_titles=("VLLM::",),
             rank_title=RANK_TITLE,
             rank_flags=("--data-parallel-rank", "-dpn"),
+            ray_workers=("RayWorkerWrapper", "RayWorkerProc"),
+            size=(
+                ("--tensor-parallel-size", "-tp"),
+                ("--pipeline-parallel-size", "-pp"),
+                ("--data-parallel-size", "-dp"),
+            ),
+            rendezvous=RENDEZVOUS,
             endpoint=EndpointDefaults(ports=(8000,), tls_flags=TLS_FLAGS),
         ),
     ),

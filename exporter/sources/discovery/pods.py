@@ -7,18 +7,24 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
 from exporter.model import Pod
+from exporter.model.owner import PodGroup
 
 MAX_PODS = 1024  # of one node; a kubelet runs 110 by default
 _MAX_CONTAINERS = 64  # of one pod
 _LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
+_LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
+_LWS_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
+_LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
 _TEMPLATE_HASH = "pod-template-hash"
 KEPT_OF_PODS = frozenset(
-    {"uid", "ownerReferences", "controller", "labels", _LWS_NAME, _TEMPLATE_HASH}
+    {"uid", "ownerReferences", "controller", "labels", "subdomain", _TEMPLATE_HASH}
+    | {_LWS_NAME, _LWS_GROUP, _LWS_INDEX, _LWS_SIZE}
     | {"containerID", "initContainerStatuses"}
 )
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?\Z", re.ASCII)  # of everything that Kubernetes names
 _UID = re.compile(r"[0-9a-f-]{32,36}\Z", re.ASCII)
 _KIND = re.compile(r"[A-Za-z]{1,63}\Z", re.ASCII)
+_NUMBER = re.compile(r"[0-9]{1,4}\Z", re.ASCII)
 _CONTAINER_ID = re.compile(r"[a-z0-9.+-]{1,32}://([0-9a-f]{64})\Z", re.ASCII)
 
 
@@ -40,6 +46,7 @@ def _pod(pod: object) -> Pod | None:
         workload=workload,
         workload_type=workload_type,
         containers=dict(islice(_containers(pod), _MAX_CONTAINERS)),
+        group=_group(pod, namespace),
     )
 
 
@@ -58,6 +65,25 @@ def _workload(pod: object) -> tuple[str, str]:
     if kind == "replicaset" and isinstance(template_hash, str) and name.endswith(f"-{template_hash}"):
         return name[: -len(template_hash) - 1], "deployment"
     return (name, kind) if kind else ("", "")
+
+
+def _group(pod: object, namespace: str) -> PodGroup | None:
+    """Return the pod's group of a LeaderWorkerSet; None outside of one.
+
+    The first pod's host name is the one that the set gives its pods in LWS_LEADER_ADDRESS.
+    """
+    labels = at(pod, "metadata", "labels")
+    name, subdomain = _matching(at(labels, _LWS_NAME), _NAME), _matching(at(pod, "spec", "subdomain"), _NAME)
+    group = _matching(at(labels, _LWS_GROUP), _NUMBER)
+    if not (name and subdomain and group):
+        return None
+    index, size = at(labels, _LWS_INDEX), at(pod, "metadata", "annotations", _LWS_SIZE)
+    return PodGroup(leader=f"{name}-{group}.{subdomain}.{namespace}", size=_number(size), index=_number(index))
+
+
+def _number(value: object) -> int | None:
+    text = _matching(value, _NUMBER)
+    return int(text) if text else None
 
 
 def _containers(pod: object) -> Iterator[tuple[str, str]]:

@@ -10,15 +10,28 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from exporter.model.process import flag_value
+from exporter.model.process import Rendezvous, flag_value
 from exporter.model.server import ServerProcess, ServerRole
 from exporter.sources.processes.program import program_of
+from exporter.sources.processes.rendezvous import of_raylet, of_server, replica_gpus
 
 _TITLE_BYTES = 15
 # pt_main_thread: what torch 2.4 and newer call the main thread of any Python program, once it is loaded.
 _INTERPRETERS = ("python", "pypy", "pt_main_thread")
 _CHILD_OF_PYTHON = "from multiprocessing."  # after -c: spawned by a Python program, not started by anybody
 _CHILD_WORDS = 8  # of a command line, in which that stands
+_RAY_ACTOR = "ray::"
+_RAYLET = "raylet"
+_MAX_TITLE = 128
+# VLLM::Worker_DP1_PP0_TP3_EP3, sglang::scheduler_PP1_TP8: ranks of the whole replica, not of the node.
+_GROUP_RANK = re.compile(r"_(PP|TP)(\d{1,4})(?![0-9A-Za-z])")
+
+
+class GroupRanks(NamedTuple):
+    """The pipeline and tensor ranks that a worker names in its title, "" where it does not."""
+
+    pipeline: str
+    tensor: str
 
 
 class ClassifiedServer(NamedTuple):
@@ -65,6 +78,34 @@ class ServerClassifier:
                 return match[1]
         rank = flag_value(command, self._rank_flags)
         return rank if rank.isascii() and rank.isdecimal() and len(rank) < 6 else ""
+
+    def group_ranks(self, command: tuple[str, ...]) -> GroupRanks:
+        """Return the pipeline and tensor ranks of an engine's worker."""
+        if not command or not command[0].startswith(self._worker_titles):
+            return GroupRanks("", "")
+        found = dict(_GROUP_RANK.findall(command[0][:_MAX_TITLE]))
+        return GroupRanks(found.get("PP", ""), found.get("TP", ""))
+
+    def rendezvous(self, title: str, command: tuple[str, ...]) -> Rendezvous | None:
+        """Return where the nodes of a server's replica, or of a Ray cluster, meet; None where it does not say so."""
+        if title == _RAYLET:
+            return of_raylet(command)
+        classified = self.classify(command)
+        return of_server(classified.kind, classified.server.rendezvous, command) if classified is not None else None
+
+    def gpus(self, command: tuple[str, ...]) -> int | None:
+        """Return how many GPUs a server says that its replica has; None where its kind does not."""
+        classified = self.classify(command)
+        return replica_gpus(classified.server.size, command) if classified is not None else None
+
+    def ray_worker(self, command: tuple[str, ...]) -> str:
+        """Return the kind of engine whose Ray actor the process is, else ""."""
+        if not command:
+            return ""
+        if not command[0].startswith(_RAY_ACTOR):
+            return next((kind for kind, server in self._servers if command[0].startswith(server.worker_titles)), "")
+        name = command[0].removeprefix(_RAY_ACTOR).partition(".")[0]
+        return next((kind for kind, server in self._servers if name in server.ray_workers), "")
 
     def is_worker(self, command: tuple[str, ...]) -> bool:
         """Return whether the process is one that an engine's server, or another Python program, starts beside itself.

@@ -55,7 +55,8 @@ def listening_engines(
     for pid in (*above_gpus, *reader.all_pids()):
         classified = reader.classify(pid)
         process = reader.process(pid) if classified is not None else None
-        if classified is not None and process is not None:
+        is_headless = process is not None and process.rendezvous is not None and process.rendezvous.headless
+        if classified is not None and process is not None and not is_headless:
             servers.append(_EngineServer(process, *classified, procfs.owner(root, pid), pid in above_gpus))
     if not servers:
         return EngineScan(engines=(), limits=frozenset(reader.limits))
@@ -71,6 +72,8 @@ def listening_engines(
     chosen: dict[tuple[int, str, int], ListeningEngine] = {}
     for server in ordered:
         process, endpoint = server.process, server.declared.endpoint
+        # Of a replica whose server is on another node; SGLang's answers health checks, and may show metrics.
+        is_worker = process.rendezvous is not None and process.rendezvous.is_worker
         row = reader.serving_socket(process, endpoint)
         host = reader.reachable(process, row.address) if row else None
         if row and host:
@@ -82,7 +85,7 @@ def listening_engines(
                 pid=process.pid,
                 path=endpoint.path,
                 tls=process.has_flag(*endpoint.tls_flags),
-                probe=endpoint.probe,
+                probe=endpoint.probe or is_worker,
                 owner=server.owner,
                 uses_gpu=server.uses_gpu,
             )

@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 
 from msgspec import Struct
@@ -83,11 +83,18 @@ def command(root: str, pid: int) -> tuple[str, ...]:
 
 def variable(root: str, pid: int, name: str) -> str:
     """Read one variable of a process's environment as it began; nothing else of it is kept, for it holds secrets."""
-    mark = f"{name}=".encode()
+    return variables(root, pid, (name,)).get(name, "")
+
+
+def variables(root: str, pid: int, names: Collection[str]) -> dict[str, str]:
+    """Read some variables of a process's environment, as ``variable`` does; without those that are not set."""
+    found: dict[str, str] = {}
     for entry in _read(f"{root}/{pid}/environ", _ENVIRONMENT_BYTES).split(b"\0"):
-        if entry.startswith(mark):
-            return printable(entry[len(mark) :][:256])
-    return ""
+        name, _, value = entry.partition(b"=")
+        key = name[:64].decode("ascii", "replace")
+        if key in names:
+            found.setdefault(key, printable(value[:256]))
+    return found
 
 
 def cgroup_lines(root: str, pid: int) -> str:

@@ -16,12 +16,13 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from exporter.model.process import ListeningSocket, Process, ProcessTable
+from exporter.model.process import ListeningSocket, Process, ProcessTable, Rendezvous
 from exporter.model.server import EndpointDefaults, ServerRole
 from exporter.sources.processes import procfs
 from exporter.sources.processes.classifier import ClassifiedServer, ServerClassifier
 from exporter.sources.processes.owners import OwnerReader
 from exporter.sources.processes.program import is_mps, is_relay, is_shared
+from exporter.sources.processes.rendezvous import LWS_VARIABLES, of_group
 
 _DESCRIPTORS = 4096  # a process; a listening socket is opened early, so its number is low
 _LINKS = 65_536  # all processes of one call
@@ -241,6 +242,7 @@ class ProcessReader:
         if stat is None:
             return None
         command = self.command(pid)
+        ranks = self.classifier.group_ranks(command)
         return Process(
             pid=pid,
             parent=stat.parent,
@@ -256,7 +258,19 @@ class ProcessReader:
             mps=is_mps(stat.title),
             worker=self.classifier.is_worker(command),
             zombie=stat.state in ("Z", "X"),
+            rendezvous=self.rendezvous(pid, stat.title, command),
+            ray_worker=self.classifier.ray_worker(command),
+            gpus=self.classifier.gpus(command),
+            pipeline_rank=ranks.pipeline,
+            tensor_rank=ranks.tensor,
         )
+
+    def rendezvous(self, pid: int, title: str, command: tuple[str, ...]) -> Rendezvous | None:
+        """Read where the nodes of the process's replica meet; None where nothing says that there are several."""
+        found = self.classifier.rendezvous(title, command)
+        if found is None and self.classifier.engine(command):
+            found = of_group(procfs.variables(self.root, pid, LWS_VARIABLES))
+        return None if found is None else replace(found, owner=procfs.owner(self.root, pid))
 
     def stat(self, pid: int) -> procfs.Stat | None:
         """Read the fixed part once."""

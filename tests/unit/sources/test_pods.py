@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from exporter.model import Pod
+from exporter.model.owner import PodGroup
 from exporter.sources.discovery.pods import MAX_PODS, pods_of_node
 
 UID, ID = "8f1c2d3e-4a5b-6c7d-8e9f-0a1b2c3d4e5f", "c" * 64
@@ -46,6 +47,17 @@ def test_a_pod_has_its_names_and_the_ids_of_its_containers():
         uid=UID, namespace="ml", name="chat-0", workload="chat", workload_type="statefulset",
         containers={ID: "vllm", "d" * 64: "old", "e" * 64: "sidecar"},
     )  # fmt: skip
+
+
+def test_a_pod_of_a_leader_worker_set_has_its_group():
+    prefix = "leaderworkerset.sigs.k8s.io"
+    labels = {f"{prefix}/name": "big", f"{prefix}/group-index": "3", f"{prefix}/worker-index": "1"}
+    listed = pod(labels=labels, annotations={f"{prefix}/size": "2"})
+    assert pods_of_node([listed], "n1")[0].group is None  # without a subdomain its leader has no host name
+    listed["spec"]["subdomain"] = "big"
+    assert pods_of_node([listed], "n1")[0].group == PodGroup(leader="big-3.big.ml", size=2, index=1)
+    labels[f"{prefix}/worker-index"], labels[f"{prefix}/group-index"] = 1, "3\n"
+    assert pods_of_node([listed], "n1")[0].group is None
 
 
 @pytest.mark.parametrize(

@@ -342,6 +342,18 @@ def test_what_dynamo_has_from_its_environment_alone_is_read_from_there_and_nothi
     assert procfs.variable(str(node.root), 100, "NONE") == "" == procfs.variable(str(node.root), 7, "A")
 
 
+def test_a_worker_of_another_nodes_replica_is_a_server_only_if_it_shows_metrics(node: FakeProc) -> None:
+    """SGLang answers health checks on every node, vLLM without a server may still hold a socket."""
+    nodes = ["--nnodes", "2", "--node-rank", "1"]
+    sglang = ["python3", "-m", "sglang.launch_server", "--dist-init-addr", "10.0.0.1:20000", *nodes]
+    node.add(100, 1, sglang, listens=[("0.0.0.0", 30000)])
+    node.add(
+        200, 1, ["vllm", "serve", "m", "--master-addr", "10.0.0.1", *nodes, "--headless"], listens=[("0.0.0.0", 9)]
+    )
+    engines = listening_engines(root=str(node.root))
+    assert [(engine.port, engine.probe) for engine in engines] == [(30000, True)]
+
+
 @contextlib.contextmanager
 def running(code: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
     """Run a Python process until its standard input closes; gives its first line, split."""
