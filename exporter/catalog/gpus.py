@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from exporter.catalog.gpu_reads import Which, readings, signal, signals, words
 from exporter.catalog.spec import GPU, NODE, ReadSamples, Sample, SeriesSet, Unit
-from exporter.model import CardReading, Missing, Signal, Snapshot
+from exporter.model import CardReading, GpuModes, Missing, Signal, Snapshot
 from exporter.model.card import RECOVERY_ACTIONS
 from exporter.model.engine import ReplicaLabels
 
@@ -16,6 +16,13 @@ def _info(snapshot: Snapshot) -> Iterator[Sample]:
         facts = card.facts
         numa = "" if facts.numa_node is None else str(facts.numa_node)
         yield (*card.labels, facts.name, facts.pci_bus_id, facts.serial, facts.vbios_version, numa), 1.0
+
+
+def _modes(snapshot: Snapshot) -> Iterator[Sample]:
+    for card in snapshot.cards:
+        modes = card.facts.modes
+        if modes != GpuModes():
+            yield (*card.labels, modes.persistence, modes.compute, modes.gsp_firmware), 1.0
 
 
 def _driver(snapshot: Snapshot) -> Iterator[Sample]:
@@ -167,6 +174,17 @@ IDENTITY = (
         "serial",
         "vbios_version",
         "numa_node",
+    ),
+    GPU.info(
+        "mode",
+        _modes,
+        "How the driver runs the GPU: persistence_mode (enabled, disabled), compute_mode (default, "
+        "exclusive_process, prohibited), and the version of the firmware on its system processor (GSP). Labels are "
+        "empty where the driver does not say. Read every 10 min. The ECC mode is gpu_ecc_enabled.",
+        "persistence_mode",
+        "compute_mode",
+        "gsp_firmware_version",
+        series=SeriesSet.FULL,
     ),
     NODE.info(
         "driver",

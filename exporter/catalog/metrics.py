@@ -10,6 +10,7 @@ from exporter.catalog import CATALOG
 _row = {metric.name: metric for metric in CATALOG}.__getitem__
 
 GPU_INFO = _row("gpu_info")
+GPU_MODE_INFO = _row("gpu_mode_info")
 GPU_DRIVER_INFO = _row("gpu_driver_info")
 GPU_UP = _row("gpu_up")
 GPU_DATA_AGE_SECONDS = _row("gpu_data_age_seconds")

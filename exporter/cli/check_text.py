@@ -57,7 +57,7 @@ def report(judged: Sequence[tuple[Answer, int]], language: Language, *, colour: 
         yield f"{paint(_COLOURS[code], word)}  {'  '.join(map(padded, cells, widths))}".rstrip()
     if lines := list(differences([answer for answer, _, _ in rows], language)):
         yield ""
-        yield Text("versions differ:", "版本不一致：").in_(language)
+        yield Text("the nodes differ:", "节点之间不一致：").in_(language)
         yield from (f"  {line}" for line in lines)
     for answer, _, cells in rows:
         details = list(_details(answer, language, paint, unix_now, is_alone=len(rows) == 1))

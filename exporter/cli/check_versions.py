@@ -1,4 +1,4 @@
-"""In which versions the nodes that ``shardwatch check`` looks at differ."""
+"""In which versions and modes the nodes that ``shardwatch check`` looks at differ."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from exporter.cli.check_nodes import Answer
 from exporter.cli.terminal import printable
 from exporter.model.text import Language, Text
 from exporter.render import api
+from exporter.web.values import gibibytes
 
 _MAX_NODES = 4  # that are named for one version
 _NAMES = {
@@ -16,11 +17,18 @@ _NAMES = {
     "nccl": Text("NCCL", "NCCL"),
     "cuda_runtime": Text("CUDA runtime", "CUDA 运行时"),
     "cuda_driver": Text("CUDA driver library of the engines", "引擎使用的 CUDA 驱动库"),
+    "gsp_firmware_version": Text("GSP firmware", "GSP 固件"),
+    "persistence_mode": Text("persistence mode", "持久模式"),
+    "compute_mode": Text("compute mode", "计算模式"),
+    "ecc_mode": Text("ECC", "ECC"),
+    "mps": Text("MPS", "MPS"),
+    "fabric_manager": Text("fabric manager", "Fabric Manager"),
+    "shared_memory": Text("/dev/shm of the engines", "引擎看到的 /dev/shm"),  # noqa: S108 - a name
 }
 
 
 def differences(answers: Sequence[Answer], language: Language) -> Iterator[str]:
-    """Yield a line for each component whose version is known on two nodes at least and not the same on all."""
+    """Yield a line for each component or mode that is known on two nodes at least and not the same on all."""
     by_component: dict[str, dict[str, list[str]]] = {}  # component → versions → nodes
     for answer in answers:
         if answer.document is not None and not answer.problem:
@@ -37,7 +45,7 @@ def differences(answers: Sequence[Answer], language: Language) -> Iterator[str]:
 
 
 def _versions(node: api.NodeDocument) -> Mapping[str, str]:
-    """Return the versions of a node by component; several of one component as one text."""
+    """Return the versions of a node by component, and its modes; several of one as one text."""
     found: dict[str, set[str]] = {}
     for name in ("driver_version", "cuda_version"):
         if node.driver.get(name):
@@ -47,7 +55,21 @@ def _versions(node: api.NodeDocument) -> Mapping[str, str]:
     for replica in node.replicas:  # what the engine says of itself
         if replica.version and replica.engine not in node.software:
             found.setdefault(replica.engine, set()).add(replica.version)
+    for name, value in _settings(node):
+        if value:
+            found.setdefault(name, set()).add(value)
     return {component: " + ".join(sorted(versions)) for component, versions in found.items() if versions}
+
+
+def _settings(node: api.NodeDocument) -> Iterator[tuple[str, str]]:
+    """Yield how the driver runs the node's GPUs, and what of the host decides over their processes."""
+    if node.fabric_manager is not None:
+        yield "fabric_manager", "running" if node.fabric_manager else "not running"
+    for gpu in node.gpus:
+        yield "gsp_firmware_version", gpu.gsp_firmware_version
+        if gpu.shared_memory is not None:
+            yield "shared_memory", gibibytes(gpu.shared_memory)
+        yield from gpu.modes.items()
 
 
 def _urls(urls: Sequence[str], language: Language) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from exporter.model.bounds import Count, Finite, Text, Uuid
+from exporter.model.bounds import Count, Finite, OptionalWord, Text, Uuid
 from exporter.model.source import EMPTY, SourceStatus
 from exporter.model.topology import CardTopology
 
@@ -160,6 +160,14 @@ RECOVERY_ACTIONS = (
 )
 
 
+class GpuModes(Struct, frozen=True, kw_only=True):
+    """How the driver runs a GPU; empty where it does not say."""
+
+    persistence: OptionalWord = ""  # enabled, disabled
+    compute: OptionalWord = ""  # default, exclusive_process, prohibited
+    gsp_firmware: Text = ""  # version; empty too where the GPU's system processor is off
+
+
 class CardFacts(Struct, frozen=True, kw_only=True):
     """What is constant between two driver initialisations.  ``uuid`` is the key; the index may change."""
 
@@ -170,6 +178,7 @@ class CardFacts(Struct, frozen=True, kw_only=True):
     serial: Text = ""
     vbios_version: Text = ""
     numa_node: Count | None = None
+    modes: GpuModes = GpuModes()
     mig: bool = False  # MIG-enabled: its instances are GPUs of their own
     instance: MigInstance | None = None  # set on those instances
 

@@ -105,6 +105,9 @@ class GpuDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str = ""
     pci_bus_id: str = ""
     mig_parent: str = ""
+    modes: dict[str, str] = {}  # persistence_mode, compute_mode, ecc_mode, mps → enabled, disabled, default …
+    gsp_firmware_version: str = ""
+    shared_memory: float | None = None  # bytes of /dev/shm, the smallest that a process of the GPU sees
     signals: dict[str, float] = {}
     missing: dict[str, str] = {}  # signal → reason
     clock_events: tuple[str, ...] = ()  # reasons that are active
@@ -213,6 +216,7 @@ class NodeDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
     findings: tuple[FindingDocument, ...]  # also where there are none: whoever reads no list knows nothing
     driver: dict[str, str] = {}
     software: dict[str, tuple[str, ...]] = {}  # component → versions that processes on the GPUs have loaded
+    fabric_manager: bool | None = None  # it runs; absent where the host's processes are not visible
     gpus: tuple[GpuDocument, ...] = ()
     replicas: tuple[ReplicaDocument, ...] = ()
     gateways: tuple[GatewayDocument, ...] = ()

@@ -7,7 +7,7 @@ import msgspec
 from exporter import __version__
 from exporter.diagnosis.evidence import label as evidence_label
 from exporter.diagnosis.thresholds import WINDOW
-from exporter.model import CardState, GatewayState, GpuOwner, LinkHealth, ReplicaState, Snapshot
+from exporter.model import CardState, GatewayState, GpuOwner, LinkHealth, ReplicaState, Signal, Snapshot
 from exporter.model.finding import Evidence, Finding, Verdict, VerdictState
 from exporter.model.nic import NicState
 from exporter.model.store import StoreQuantity, StoreState
@@ -44,6 +44,7 @@ def node(snapshot: Snapshot, language: Language = Language.ENGLISH, name: str = 
         verdict=verdict(snapshot.verdicts.node, language),
         driver={} if driver is None else {name: getattr(driver, name) for name in driver.__struct_fields__},
         software=_software(snapshot),
+        fabric_manager=snapshot.software.fabric_manager,
         findings=tuple(finding(found, language) for found in snapshot.findings),
         gpus=tuple(_gpu(snapshot, card, language) for card in snapshot.cards),
         replicas=tuple(_replica(snapshot, replica, language) for replica in snapshot.replicas),
@@ -89,6 +90,19 @@ def _software(snapshot: Snapshot) -> dict[str, tuple[str, ...]]:
     for component, version in snapshot.software.versions:
         versions[component] = (*versions.get(component, ()), version)
     return versions
+
+
+def _modes(snapshot: Snapshot, card: CardState) -> dict[str, str]:
+    """Return the modes of a GPU that are known."""
+    modes, reading = card.facts.modes, card.reading
+    found = {"persistence_mode": modes.persistence, "compute_mode": modes.compute}
+    if reading is not None:  # of a GPU that stopped answering nobody knows these any more
+        for name, active in (
+            ("ecc_mode", reading.signals.get(Signal.ECC_MODE)),
+            ("mps", snapshot.software.mps.get(card.facts.uuid)),
+        ):
+            found[name] = "" if active is None else "enabled" if active else "disabled"
+    return {name: mode for name, mode in found.items() if mode}
 
 
 def findings(snapshot: Snapshot, language: Language = Language.ENGLISH) -> FindingsDocument:
@@ -156,6 +170,8 @@ def _gpu(snapshot: Snapshot, card: CardState, language: Language) -> GpuDocument
         name=facts.name,
         pci_bus_id=facts.pci_bus_id,
         mig_parent=facts.instance.parent if facts.instance is not None else "",
+        modes=_modes(snapshot, card),
+        gsp_firmware_version=facts.modes.gsp_firmware,
         replicas=tuple(owners),
         owners=tuple(_owner(held) for held in snapshot.owners if held.uuid == facts.uuid),
         xids=tuple(
@@ -168,11 +184,13 @@ def _gpu(snapshot: Snapshot, card: CardState, language: Language) -> GpuDocument
     )
     if reading is None:
         return document
+    shared_memory = snapshot.software.shared_memory.get(facts.uuid)
     links, health = reading.nvlink_up, snapshot.topology.links.get(facts.uuid, LinkHealth())
     return msgspec.structs.replace(
         document,
         signals={name.value: value for name, value in reading.signals.items()},
         missing={name.value: reason.value for name, reason in reading.missing.items()},
+        shared_memory=shared_memory.size if shared_memory is not None else None,
         nvlinks=max(len(links), sum(links.values()) + (health.nvlinks_down or 0)) if links else None,
         nvlinks_up=sum(links.values()) if links else None,
         clock_events=tuple(reason for reason, active in reading.clock_events.items() if active),

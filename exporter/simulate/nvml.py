@@ -132,6 +132,9 @@ def nvmlDeviceGetUUID(handle: Any) -> str:
 
 nvmlDeviceGetName = _answer(lambda gpu: gpu.product.name)
 nvmlDeviceGetSerial = _answer(lambda gpu: f"165{int(gpu.identity, 16) % 10**10:010d}")  # 13 digits
+nvmlDeviceGetPersistenceMode = _answer(lambda _: 1)
+nvmlDeviceGetComputeMode = _answer(lambda _: 0)
+nvmlDeviceGetGspFirmwareVersion = _answer(lambda _: _driver().current_world().software.driver)
 nvmlDeviceGetVbiosVersion = _answer(lambda gpu: "96.00.A5.00.01" if gpu.product.nvlinks else "96.00.68.00.04")
 
 

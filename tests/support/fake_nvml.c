@@ -340,6 +340,9 @@ TEXT(nvmlDeviceGetUUID, "%s", card->uuid)
 TEXT(nvmlDeviceGetName, card->parent ? "Fake H200 MIG %s" : "Fake H200", card->profile)
 TEXT(nvmlDeviceGetSerial, "165%010d", card->number)
 TEXT(nvmlDeviceGetVbiosVersion, "96.00.BC.00.01")
+int nvmlDeviceGetGspFirmwareVersion(struct card *card, char *out) { ENTER(card); strcpy(out, "590.48.01"); return 0; }
+ONE(nvmlDeviceGetPersistenceMode, unsigned, 1)
+ONE(nvmlDeviceGetComputeMode, unsigned, 0)
 ONE(nvmlDeviceGetNumaNodeId, int, card->number / 4)
 struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; };
 int nvmlDeviceGetPciInfo_v3(struct card *card, struct pci *out) {

@@ -12,7 +12,8 @@ lifecycle   nvmlInit() nvmlShutdown() nvmlDeviceGetCount() nvmlDeviceGetHandleBy
 versions    nvmlSystemGetDriverVersion() nvmlSystemGetNVMLVersion() nvmlSystemGetCudaDriverVersion()
 facts       nvmlDeviceGetUUID(h) nvmlDeviceGetName(h) nvmlDeviceGetPciInfo(h).busId nvmlDeviceGetSerial(h)
             nvmlDeviceGetVbiosVersion(h) nvmlDeviceGetMemoryAffinity(h, words, 0) nvmlDeviceGetNumaNodeId(h)
-            nvmlDeviceGetMigMode(h)
+            nvmlDeviceGetMigMode(h) nvmlDeviceGetPersistenceMode(h) nvmlDeviceGetComputeMode(h)
+            nvmlDeviceGetGspFirmwareVersion(h)
 each cycle  nvmlDeviceGetSamples(h, type 1 2, last_us) -> (value type, [.timeStamp .sampleValue.uiVal])
             nvmlDeviceGetUtilizationRates(h).gpu .memory
             nvmlDeviceGetMemoryInfo(h, version=nvmlMemory_v2).total .used .free .reserved, else (h)
@@ -63,12 +64,14 @@ from exporter.driver.nvml.errors import (
     code_of,
     reason_of,
 )
-from exporter.model import EMPTY, CardFacts, DriverFacts, Missing
+from exporter.model import EMPTY, CardFacts, DriverFacts, GpuModes, Missing
 
 LIBRARY = "libnvidia-ml.so.1"
 _MAX_CARDS = 64
 _MAX_TEXT = 96
 _NODE_SCOPE = 0
+_PERSISTENCE = {0: "disabled", 1: "enabled"}
+_COMPUTE = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 
 
 class InitialisedDriver(NamedTuple):
@@ -200,8 +203,24 @@ def read_facts(calls: DeviceCalls, index: int, known: CardFacts | None = None) -
         serial=_text(calls.call("nvmlDeviceGetSerial"), before.serial),
         vbios_version=_text(calls.call("nvmlDeviceGetVbiosVersion"), before.vbios_version),
         numa_node=_numa_node(calls, before.numa_node),
+        modes=_modes(calls, before.modes),
         mig=before.mig if mig is None else mig,
     )
+
+
+def _modes(calls: DeviceCalls, before: GpuModes) -> GpuModes:
+    return GpuModes(
+        persistence=_word(calls.call("nvmlDeviceGetPersistenceMode"), _PERSISTENCE, before.persistence),
+        compute=_word(calls.call("nvmlDeviceGetComputeMode"), _COMPUTE, before.compute),
+        gsp_firmware=_text(calls.call("nvmlDeviceGetGspFirmwareVersion"), before.gsp_firmware),
+    )
+
+
+def _word(answer: Any, words: Mapping[int, str], before: str) -> str:
+    """Return the word for a mode; "" where the GPU has none, or one without a word."""
+    if answer is Missing.ERROR:
+        return before
+    return words.get(answer, "") if isinstance(answer, int) else ""
 
 
 def _text(answer: Any, before: str) -> str:

@@ -150,6 +150,7 @@ class MigInstances:
             serial=self._parent.serial,
             vbios_version=self._parent.vbios_version,
             numa_node=self._parent.numa_node,
+            modes=self._parent.modes,
             instance=instance,
         )
         known = self._instances.get(uuid)

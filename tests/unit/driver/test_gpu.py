@@ -7,7 +7,7 @@ import pytest
 from exporter.driver.nvml import library
 from exporter.driver.nvml.errors import DeviceCalls, DeviceUnavailable, DriverUnavailable, reason_of
 from exporter.driver.nvml.gpm import SIGNALS as WORK
-from exporter.model import Missing, Signal
+from exporter.model import GpuModes, Missing, Signal
 from exporter.model.clock_events import CLOCK_EVENT_BITS
 from tests.support.fake_nvml import FakeDriver, NVMLError, sample
 from tests.support.nvml_reading import calls, error, make_reader, missing, read, refuse
@@ -54,6 +54,21 @@ def test_a_near_node_is_not_made_up_when_the_machine_names_several():
     assert library.open_card(FakeDriver(plan), 0)[1].numa_node is None
     plan = calls(MemoryAffinity={"return": [0, 1]})
     assert library.open_card(FakeDriver(plan), 0)[1].numa_node == 64
+
+
+def test_facts_hold_how_the_driver_runs_the_gpu():
+    assert library.open_card(FakeDriver({}), 0).facts.modes == GpuModes(
+        persistence="enabled", compute="default", gsp_firmware="590.48"
+    )
+    odd = calls(PersistenceMode={"return": 7}, ComputeMode=error(3), GspFirmwareVersion={"return": None})
+    assert library.open_card(FakeDriver(odd), 0).facts.modes == GpuModes()
+
+
+def test_a_mode_that_cannot_be_read_now_is_what_it_was():
+    driver = FakeDriver({})
+    opened = library.open_card(driver, 0)
+    driver.plan = calls(**dict.fromkeys(("PersistenceMode", "ComputeMode", "GspFirmwareVersion"), error(999)))
+    assert library.read_facts(opened.calls, 0, opened.facts) == opened.facts
 
 
 def test_texts_from_the_driver_are_cut_and_cleaned():
