@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Workers of the whole suite: much of it waits for deadlines, so one more than there are cores.
 JOBS ?= $(shell expr $$(nproc) + 1)
 
-.PHONY: demo stack preview pictures check test static lint generate lock sbom bench bench-all soak soak-week dist release clean
+.PHONY: demo stack preview pictures check test static lint generate lock sbom bench bench-all soak soak-week containers dist release clean
 
 demo: $(VENV)/.run
 	$(BIN)/shardwatch demo
@@ -104,6 +104,11 @@ soak: $(VENV)/.test
 # A week of normal operation on a virtual clock: nothing fires but the watchdog.  An hour of two cores.
 soak-week: $(VENV)/.test
 	$(BIN)/python -m tests.bench.soak_week $(ARGS)
+
+# Image, stack and unit in real containers; without an engine it says why it skips.
+containers: export SHARDWATCH_CONTAINERS := 1
+containers: $(VENV)/.test
+	$(BIN)/pytest -n 0 --timeout 1800 tests/containers $(ARGS)
 
 # The same tree gives the same bytes: times in the archives are those of the newest commit.
 dist: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1577836800)

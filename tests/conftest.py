@@ -12,7 +12,7 @@ from tests.support import examples
 from tests.support.tools import built_once, tool
 
 TESTS = pathlib.Path(__file__).parent
-SLOWEST_FIRST = ("system", "component", "contract", "unit")
+SLOWEST_FIRST = ("containers", "system", "component", "contract", "unit")
 # Files whose tests share no fixture: each test goes to whichever worker is free.
 SPREAD = {"tests/component/alerts/test_alert_rules.py"}
 
