@@ -10,6 +10,7 @@ from exporter.cli.check_nodes import Answer
 from exporter.cli.check_versions import differences
 from exporter.cli.check_well import well
 from exporter.cli.exit_codes import OK, UNKNOWN
+from exporter.cli.multi_node import spanning_lines
 from exporter.cli.terminal import duration, padded, painter, printable
 from exporter.diagnosis.verdict_names import VERDICT_NAMES
 from exporter.model.finding import Severity, VerdictState
@@ -58,6 +59,10 @@ def report(judged: Sequence[tuple[Answer, int]], language: Language, *, colour: 
     if lines := list(differences([answer for answer, _, _ in rows], language)):
         yield ""
         yield Text("the nodes differ:", "节点之间不一致：").in_(language)
+        yield from (f"  {line}" for line in lines)
+    if lines := list(spanning_lines([answer for answer, _, _ in rows], language)):
+        yield ""
+        yield Text("replicas that span nodes:", "跨节点的副本：").in_(language)
         yield from (f"  {line}" for line in lines)
     for answer, _, cells in rows:
         details = list(_details(answer, language, paint, unix_now, is_alone=len(rows) == 1))

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from exporter.cli.check_impact import total
 from exporter.cli.check_text import SEVERITY_WORDS
+from exporter.cli.multi_node import named_across
 from exporter.cli.terminal import duration
 from exporter.cli.top_model import NodeState, TopCell, TopColumn, TopRow, TopTable
 from exporter.diagnosis import thresholds as limit
@@ -94,7 +95,7 @@ _NODES = (
 
 def tables(states: Sequence[NodeState], language: Language, unix_now: float) -> tuple[TopTable, ...]:
     """Return findings, GPUs, replicas and nodes; of several nodes each row names its node first."""
-    is_many = len(states) > 1
+    states, is_many = named_across(states), len(states) > 1
     found: list[TopTable] = []
     for id_, headings, heading, rows_of in (
         ("findings", _FINDINGS, TEXTS["findings"], _findings),

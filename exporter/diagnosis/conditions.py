@@ -254,6 +254,7 @@ CONDITIONS: Mapping[str, Condition] = {
 
 _OF_SHARDWATCH = "about Shardwatch itself; who reads its findings sees the same on the metrics endpoint"
 _OF_MONITORING = "about Prometheus and Alertmanager, which the daemon does not see"
+_NODES = "compares nodes"
 _OBJECTIVE = "evaluates an objective of many hours over all nodes"
 _MONEY = "about efficiency: nobody is hurt, and the dashboards show it"
 _ABSENT = "compares with a past that the daemon does not keep: of what is gone it knows nothing after a minute"
@@ -280,7 +281,12 @@ NO_FINDING: Mapping[str, str] = {
     "ReplicaVanished": _ABSENT,
     "ModelHasNoReplica": _ABSENT,
     "GpuCountDecreased": _ABSENT,
-    "DriverVersionsDiffer": "compares nodes",
+    "DriverVersionsDiffer": _NODES,
+    "ReplicaPeerLost": _NODES,
+    "ReplicaNodeMissing": _NODES,
+    "ReplicaPeerStraggler": _NODES,
+    "ReplicaNodesUneven": _NODES,
+    "ReplicaHeadUnknown": _NODES,
     "AvailabilitySloBurn": _OBJECTIVE,
     "TtftSloBurn": _OBJECTIVE,
     "ItlSloBurn": _OBJECTIVE,

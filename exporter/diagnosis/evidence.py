@@ -46,6 +46,8 @@ _LABELS = {
     "requests": Text("requests", "请求数"),
     "requests_running": Text("running", "运行"),
     "requests_waiting": Text("waiting", "排队"),
+    "replica_key": Text("replica key", "副本 key"),
+    "nodes": Text("nodes", "节点数"),
     "restarts": Text("restarts", "重启次数"),
     "sm_active": Text("SM active", "SM 活跃"),
     "stale_endpoints": Text("stale endpoints", "数据过期的端点"),

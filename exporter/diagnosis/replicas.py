@@ -87,8 +87,10 @@ def _no_progress(view: View, replica: ReplicaState) -> Iterator[Finding]:
             *measured("requests_running", running),
             *measured("requests_waiting", waiting),
             *_traffic(view, replica.name),
+            *_elsewhere(view, replica.name),
         ),
         actions=(
+            *_other_nodes(view, replica.name),
             Text(
                 "Save the stacks of the engine's processes (py-spy dump --pid PID) for the bug report.",
                 "保存引擎进程的调用栈（py-spy dump --pid PID）以便报告缺陷。",
@@ -100,6 +102,26 @@ def _no_progress(view: View, replica: ReplicaState) -> Iterator[Finding]:
         ),
         relief=view.relief(replica.name),
         replica=replica.name,
+    )
+
+
+def _elsewhere(view: View, name: str) -> tuple[Evidence, ...]:
+    """Return under which key, and on how many nodes, a replica has GPUs on other nodes too."""
+    place = next((gpu for gpu in view.snapshot.multi_node if gpu.replica == name), None)
+    if place is None:
+        return ()
+    return Evidence("replica_key", place.key), *measured("nodes", place.nodes)
+
+
+def _other_nodes(view: View, name: str) -> tuple[Text, ...]:
+    """Return the step that looks at the other nodes of a replica that spans nodes."""
+    if not _elsewhere(view, name):
+        return ()
+    return (
+        Text(
+            "Part of its GPUs are on other nodes: look at all of its nodes (shardwatch check URL URL).",
+            "它的部分卡在其他节点上：一并检查其所有节点（shardwatch check URL URL）。",
+        ),
     )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from exporter.diagnosis import thresholds as limit
-from exporter.model import CardState, GpuOwner, ReplicaState, Signal, Snapshot, Straggler, XidCount
+from exporter.model import CardState, GpuOwner, MultiNodeGpu, ReplicaState, Signal, Snapshot, Straggler, XidCount
 from exporter.model.engine import Quantity, WindowFigures
 from exporter.model.finding import Evidence, Subject, SubjectKind
 from exporter.model.text import Text
@@ -20,6 +21,21 @@ class GatewayShare(Struct, frozen=True, kw_only=True):
 
     gateway: str
     share: float
+
+
+class ReplicaPart(NamedTuple):
+    """The GPUs that this node, or one pod of it, contributes to a replica that spans nodes."""
+
+    place: MultiNodeGpu  # of the first
+    uuids: tuple[str, ...]
+
+
+def replica_parts(snapshot: Snapshot) -> tuple[ReplicaPart, ...]:
+    """Return the parts of replicas that span nodes, by key and node rank."""
+    places: dict[tuple[str, int], list[MultiNodeGpu]] = defaultdict(list)
+    for gpu in snapshot.multi_node:
+        places[gpu.key, -1 if gpu.node_rank is None else gpu.node_rank].append(gpu)
+    return tuple(ReplicaPart(found[0], tuple(gpu.uuid for gpu in found)) for _, found in sorted(places.items()))
 
 
 class View:

@@ -206,6 +206,18 @@ class AdapterDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpus: tuple[str, ...] = ()  # UUIDs of the nearest
 
 
+class ReplicaPartDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What this node contributes to a replica that spans nodes."""
+
+    replica_key: str  # the same on all nodes
+    replica: str  # its name here: the key where its metrics endpoint is on another node
+    engine: str
+    role: Literal["head", "worker"]
+    node_rank: int | None = None
+    nodes: int | None = None  # in all
+    gpus: tuple[str, ...] = ()  # UUIDs
+
+
 class NodeDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Everything about the node at one instant."""
 
@@ -224,6 +236,7 @@ class NodeDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
     sources: tuple[HealthDocument, ...] = ()
     node: str = ""  # its name
     adapters: tuple[AdapterDocument, ...] = ()
+    replica_parts: tuple[ReplicaPartDocument, ...] = ()  # of replicas that span nodes
 
 
 class FindingsDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):

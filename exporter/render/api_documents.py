@@ -7,6 +7,7 @@ import msgspec
 from exporter import __version__
 from exporter.diagnosis.evidence import label as evidence_label
 from exporter.diagnosis.thresholds import WINDOW
+from exporter.diagnosis.view import ReplicaPart, replica_parts
 from exporter.model import CardState, GatewayState, GpuOwner, LinkHealth, ReplicaState, Signal, Snapshot
 from exporter.model.finding import Evidence, Finding, Verdict, VerdictState
 from exporter.model.nic import NicState
@@ -24,6 +25,7 @@ from exporter.render.api import (
     NodeDocument,
     OwnerDocument,
     ReplicaDocument,
+    ReplicaPartDocument,
     StoreDocument,
     VerdictDocument,
     VerdictsDocument,
@@ -62,6 +64,20 @@ def node(snapshot: Snapshot, language: Language = Language.ENGLISH, name: str = 
         ),
         node=name,
         adapters=tuple(_adapter(nic) for nic in snapshot.nics),
+        replica_parts=tuple(_part(part) for part in replica_parts(snapshot)),
+    )
+
+
+def _part(part: ReplicaPart) -> ReplicaPartDocument:
+    place = part.place
+    return ReplicaPartDocument(
+        replica_key=place.key,
+        replica=place.replica,
+        engine=place.engine,
+        role="head" if place.head else "worker",
+        node_rank=place.node_rank,
+        nodes=place.nodes,
+        gpus=part.uuids,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.diagnosis.view import requests
+from exporter.diagnosis.view import ReplicaPart, replica_parts, requests
 from exporter.model import Quantity, ReplicaState, Stage
 from exporter.model.node import ReplicaWindow
 from exporter.web import values
@@ -141,3 +141,35 @@ def _ranks(node: NodeTables, replica: ReplicaState) -> Iterator[PageRow]:
                 PageCell(values.count(rates.get(name))),
             ),
         )
+
+
+def parts(node: NodeTables) -> PageTable:
+    """Return one row for each replica that spans nodes and has GPUs here."""
+    return PageTable(
+        id="parts",
+        heading=node.say("parts"),
+        columns=node.columns("replica_key", "replica", "role", "gpus"),
+        rows=tuple(_part(node, part) for part in replica_parts(node.snapshot)),
+    )
+
+
+def _part(node: NodeTables, part: ReplicaPart) -> PageRow:
+    place = part.place
+    rank, nodes = (ABSENT if count is None else str(count) for count in (place.node_rank, place.nodes))
+    known = place.node_rank is not None or place.nodes is not None
+    lost = [gpu for gpu in node.snapshot.cards if gpu.facts.uuid in part.uuids and not gpu.status.up]
+    return PageRow(
+        key=f"part-{place.key}-{rank}",
+        cells=(
+            PageCell(clean(place.key), clean(place.engine)),
+            PageCell(ABSENT, node.say("elsewhere")) if place.is_remote else PageCell(clean(place.replica)),
+            PageCell(
+                node.say(place.role),
+                node.say("node_of").format(rank=rank, nodes=nodes) if known else "",
+            ),
+            PageCell(
+                values.ranges([node.labels[uuid] for uuid in part.uuids if uuid in node.labels]) or ABSENT,
+                level=Level.CRITICAL if lost else Level.NONE,
+            ),
+        ),
+    )

@@ -8,10 +8,10 @@ from exporter.web.gpu_tables import gpus, topology
 from exporter.web.model import PageTable
 from exporter.web.nic_tables import adapters
 from exporter.web.node_tables import NodeTables
-from exporter.web.replica_tables import ranks, replicas
+from exporter.web.replica_tables import parts, ranks, replicas
 from exporter.web.source_tables import gateways, sources, stores
 
-_TABLES = (replicas, ranks, gpus, topology, adapters, gateways, stores, sources)
+_TABLES = (replicas, ranks, parts, gpus, topology, adapters, gateways, stores, sources)
 
 
 def tables(snapshot: Snapshot, language: Language) -> tuple[PageTable, ...]:

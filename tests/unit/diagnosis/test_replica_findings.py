@@ -6,8 +6,17 @@ import pytest
 
 from exporter.diagnosis.diagnose import find
 from exporter.diagnosis.history import DiagnosisHistory
-from exporter.model import Detail, EngineReading, Histogram, Quantity, Stage, WindowFigures
-from tests.support.builders import replica, snapshot
+from exporter.model import (
+    Detail,
+    EngineReading,
+    GpuAssignment,
+    Histogram,
+    MultiNodeGpu,
+    Quantity,
+    Stage,
+    WindowFigures,
+)
+from tests.support.builders import card, replica, snapshot
 from tests.support.records import replace
 
 
@@ -25,6 +34,28 @@ def test_a_queue_of_which_nothing_is_admitted_is_no_progress():
     finding = findings(replicas=(stuck,))["EngineFrozen"]
     assert finding.summary.en == "a makes no progress: 4 requests wait and none is admitted"
     assert finding.steps[0].en == "Take a out of the load balancer."
+
+
+def test_no_progress_of_a_replica_with_gpus_on_other_nodes_says_so():
+    stuck = replica("a", reading=reading(requests_running=2, requests_waiting=4), frozen=True)
+    key = "vllm://10.0.0.1:29501"
+    place = MultiNodeGpu(uuid="GPU-0000", replica="a", key=key, engine="vllm", head=True, node_rank=0, nodes=2)
+    finding = findings(replicas=(stuck,), multi_node=(place,))["EngineFrozen"]
+    assert {(item.name, item.value) for item in finding.evidence} >= {("replica_key", key), ("nodes", 2)}
+    assert "on other nodes" in finding.steps[1].en
+    other = findings(replicas=(stuck,), multi_node=(replace(place, replica="b"),))["EngineFrozen"]
+    assert not any("on other nodes" in step.en for step in other.steps)
+
+
+def test_a_worker_of_another_nodes_replica_names_the_replica_by_its_key():
+    key = "vllm://10.0.0.1:29501"
+    lost = card(0, up=False)
+    place = MultiNodeGpu(uuid=lost.facts.uuid, replica=key, key=key, engine="vllm", head=False, node_rank=1)
+    lost = replace(lost, status=replace(lost.status, reason="lost"))
+    owned = (GpuAssignment(uuid=lost.facts.uuid, replica=key),)
+    finding = findings(cards=(lost,), assignments=owned, multi_node=(place,))["GpuLost"]
+    assert finding.replica == key
+    assert finding.steps[0].en == f"Take the replica whose nodes meet at {key} out of the load balancer."
 
 
 def test_a_full_queue_that_moves_has_no_finding():

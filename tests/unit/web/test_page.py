@@ -19,6 +19,7 @@ from exporter.model import (
     GatewayReading,
     GatewayState,
     GpuAssignment,
+    MultiNodeGpu,
     Quantity,
     SourceStatus,
     WindowFigures,
@@ -511,6 +512,26 @@ def test_every_finding_about_a_gpu_has_words_for_its_state(language):
     assert about_gpus <= GPU_PROBLEMS.keys()
     assert gpu_problem("GpuMemoryFull", language) in {"memory full", "显存将满"}
     assert gpu_problem("GpuNewFault", language) == "gpu new fault"
+
+
+@pytest.mark.parametrize("language", list(Language))
+def test_replicas_that_span_nodes_have_a_table_where_there_are_some(language):
+    key = "vllm://10.0.0.1:29501"
+    place = {"key": key, "engine": "vllm", "uuid": card(0).facts.uuid, "nodes": 2}
+    spanning = (
+        MultiNodeGpu(**place, replica=key, head=False, node_rank=1),
+        MultiNodeGpu(**place | {"key": "ray://1", "nodes": None}, replica="a", head=True),
+    )
+    say = words(language)
+    shown = {
+        table.id: table
+        for table in page_of(snapshot(cards=(card(0, up=False),), multi_node=spanning), language=language).tables
+    }
+    head, worker = ([(cell.text, cell.detail) for cell in row.cells] for row in shown["parts"].rows)
+    assert head == [("ray://1", "vllm"), ("a", ""), (say("head"), ""), ("0", "")]
+    assert worker[1:3] == [("–", say("elsewhere")), (say("worker"), say("node_of").format(rank="1", nodes="2"))]
+    assert shown["parts"].rows[1].cells[3].level is Level.CRITICAL
+    assert "parts" not in {table.id for table in page_of(snapshot(cards=(card(0),))).tables}
 
 
 @pytest.mark.parametrize("language", list(Language))
