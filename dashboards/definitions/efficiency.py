@@ -14,7 +14,20 @@ from dashboards.variables import EXPORTER_WINDOW, NODE, RANGE, RATE_INTERVAL, by
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
 from exporter.model.text import Text
-from exporter.promql import Expr, and_on, avg_by, bottomk, increase, max_by, rate, sum_by, topk, unless
+from exporter.promql import (
+    Expr,
+    and_on,
+    avg_by,
+    binary,
+    bottomk,
+    count_by,
+    increase,
+    max_by,
+    rate,
+    sum_by,
+    topk,
+    unless,
+)
 
 ENGINE = (Requires.ENGINE,)
 TRAFFIC = (Requires.TRAFFIC,)
@@ -176,7 +189,67 @@ _GPUS: tuple[Panel, ...] = (
 )  # fmt: skip
 
 
+def _by_layout(expr: Expr) -> Expr:
+    of_replica = max_by(expr, *NODE, "replica")
+    joined = binary("*", selected(m.LLM_PARALLEL_LAYOUT_INFO), of_replica, on=(*NODE, "replica"), group_left=())
+    return avg_by(joined, "model", "gpus", "ranks").as_unit(expr.unit or Unit.NONE)
+
+
+def _tokens_per_gpu() -> Expr:
+    tokens = sum_by(rate(selected(m.LLM_GENERATION_TOKENS_TOTAL), RATE_INTERVAL), *NODE, "replica")
+    gpus = count_by(selected(m.GPU_REPLICA_INFO), *NODE, "replica")
+    return (tokens / gpus).as_unit(Unit.NONE)
+
+
+def _where_drafted(expr: Expr) -> Expr:
+    drafted = max_by(selected(m.LLM_SPEC_DECODE_ACCEPTANCE_RATIO, window=EXPORTER_WINDOW), "instance", "replica")
+    return and_on(max_by(expr, "instance", "replica"), drafted, on=("instance", "replica"))
+
+
 _FULL: tuple[Panel, ...] = (
+    table(
+        Text("Cost by parallel layout", "按并行布局的成本"),
+        Text(
+            "Mean of the replicas of one model that have as many GPUs on a node and as many data-parallel ranks; GPUs over ranks "
+            "are tensor times pipeline parallelism. Compare layouts under the same load. Cost in the currency of costs.currency.",
+            "同一模型中单节点卡数与数据并行 rank 数相同的副本的均值；卡数除以 rank 数即张量并行乘流水线并行。请在相同负载下比较。成本以 costs.currency 的货币计。",
+        ),
+        column(
+            lambda: _by_layout(selected(m.LLM_COST_PER_MILLION_GENERATED_TOKENS, window=EXPORTER_WINDOW)),
+            Text("Cost per million tokens", "每百万 token 成本"),
+        ),
+        column(
+            lambda: _by_layout(selected(m.LLM_ENERGY_JOULES_PER_GENERATED_TOKEN, window=EXPORTER_WINDOW)).as_unit(Unit.JOULES),
+            Text("Energy per token", "每 token 能耗"),
+        ),
+        column(lambda: _by_layout(_tokens_per_gpu()), Text("Tokens/s per GPU", "每卡每秒 token")),
+        rows=("model", "gpus", "ranks"), requires=(Requires.FULL, Requires.TRAFFIC), width=12,
+    ),
+    table(
+        Text("Speculation against cost", "投机解码与成本"),
+        Text(
+            "Accepted share of drafted tokens and accepted tokens per draft, beside energy and cost per token, 5 minutes. Rejected "
+            "drafts cost both: with a low share, draft fewer tokens or compare with a replica that does not speculate.",
+            "5 分钟内草稿 token 的接受率与每次草稿接受的 token，对照单 token 能耗与成本。被拒绝的草稿两者都要耗费：接受率低时减少草稿 token，或与不投机的副本比较。",
+        ),
+        column(
+            lambda: max_by(selected(m.LLM_SPEC_DECODE_ACCEPTANCE_RATIO, window=EXPORTER_WINDOW), "instance", "replica"),
+            Text("Accepted", "接受率"), cell=Cell.BAR, max_value=1,
+        ),
+        column(
+            lambda: max_by(selected(m.LLM_SPEC_DECODE_ACCEPTED_LENGTH_TOKENS, window=EXPORTER_WINDOW), "instance", "replica"),
+            Text("Per draft", "每次草稿"),
+        ),
+        column(
+            lambda: _where_drafted(selected(m.LLM_ENERGY_JOULES_PER_GENERATED_TOKEN, window=EXPORTER_WINDOW)).as_unit(Unit.JOULES),
+            Text("Energy per token", "每 token 能耗"),
+        ),
+        column(
+            lambda: _where_drafted(selected(m.LLM_COST_PER_MILLION_GENERATED_TOKENS, window=EXPORTER_WINDOW)),
+            Text("Cost per million tokens", "每百万 token 成本"),
+        ),
+        rows=("instance", "replica"), requires=(Requires.FULL, Requires.FEATURE), width=12, drill_down=(TO_REPLICA,),
+    ),
     time_series(
         Text("Tokens per joule by replica", "各副本每焦耳 token"),
         Text(f"As computed by the daemon over 5 minutes, the {TOP_N} highest; 0 without requests.", f"守护进程计算（5 分钟，最高的 {TOP_N} 个）；只空转时为 0。"),

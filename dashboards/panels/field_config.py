@@ -72,6 +72,8 @@ LABELS: dict[str, Text] = {
     "firmware": Text("Firmware", "固件"),
     "pkey": Text("PKey", "PKey"),
     "event": Text("Event", "事件"),
+    "gpus": Text("GPUs", "卡数"),
+    "ranks": Text("Data-parallel ranks", "数据并行 rank 数"),
 }
 
 

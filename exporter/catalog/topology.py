@@ -41,6 +41,16 @@ def _flag(attribute: str) -> ReadSamples:
     return read
 
 
+def _layout(snapshot: Snapshot) -> Iterator[Sample]:
+    gpus: dict[str, set[str]] = {}
+    for assignment in snapshot.assignments:
+        gpus.setdefault(assignment.replica, set()).add(assignment.uuid)
+    for replica in snapshot.replicas:
+        if replica.reading is not None and replica.name in gpus:
+            ranks = max(1, len(replica.reading.ranks))
+            yield (*replica.labels, str(len(gpus[replica.name])), str(ranks)), 1.0
+
+
 TOPOLOGY = (
     GPU.info(
         "peer_path",
@@ -60,6 +70,15 @@ TOPOLOGY = (
         "Slowest path between two GPUs of the replica that work together (of one rank, where ranks are known), "
         "in the words of nvidia-smi topo -m. Absent with one GPU, and while a pair is not known.",
         "path",
+    ),
+    REPLICA.info(
+        "parallel_layout",
+        _layout,
+        "GPUs of the replica on this node, and its data-parallel ranks: GPUs over ranks are the tensor-parallel size "
+        "times the pipeline-parallel one.",
+        "gpus",
+        "ranks",
+        series=SeriesSet.FULL,
     ),
     REPLICA.gauge(
         "cards_over_pcie",
