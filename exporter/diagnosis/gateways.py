@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from exporter.diagnosis import thresholds as limit
 from exporter.diagnosis.history import Past, PoolPast
-from exporter.diagnosis.view import View
+from exporter.diagnosis.view import View, is_misread, why_down
 from exporter.model import Backend, BackendLoad, GatewayState
 from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind
 from exporter.model.text import Text
@@ -51,7 +51,7 @@ def _of_pool(gateway: GatewayState, pool: str) -> Text:
 
 def _unreadable(gateway: GatewayState) -> Iterator[Finding]:
     status = gateway.status
-    if status.up or status.reason == "starting" or gateway.last_read_at is None:
+    if status.up or status.reason == "starting" or (gateway.last_read_at is None and not is_misread(status)):
         return
     yield Finding(
         id="GatewayUnreadable",
@@ -61,7 +61,7 @@ def _unreadable(gateway: GatewayState) -> Iterator[Finding]:
             f"The metrics of gateway {gateway.name} cannot be read: {status.reason}",
             f"无法读取网关 {gateway.name} 的指标：{status.reason}",
         ),
-        evidence=(Evidence("reason", status.reason),),
+        evidence=why_down(status),
         actions=(
             Text(
                 "Check that the gateway runs and that its metrics URL is right.",

@@ -7,7 +7,16 @@ from collections.abc import Iterator
 
 from exporter.diagnosis import thresholds as limit
 from exporter.diagnosis.history import Past
-from exporter.diagnosis.view import View, kv_cache_usage, measured, replica_subject, requests, signal, window
+from exporter.diagnosis.view import (
+    View,
+    kv_cache_usage,
+    measured,
+    replica_subject,
+    requests,
+    signal,
+    why_down,
+    window,
+)
 from exporter.model import Quantity, ReplicaState, Signal, Stage
 from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind
 from exporter.model.text import Text
@@ -62,7 +71,7 @@ def _down(view: View, past: Past, replica: ReplicaState) -> Iterator[Finding]:
             + (sent.en if others else f"; nothing else serves {model}"),
             f"{replica.name} 无响应（{status.reason}）" + (sent.zh if others else f"；没有其他副本提供 {model}"),
         ),
-        evidence=(Evidence("reason", status.reason), *_traffic(view, replica.name)),
+        evidence=(*why_down(status), *_traffic(view, replica.name)),
         actions=(
             Text("Read the engine's log for why it ended or hangs.", "查看引擎日志，确认退出或无响应的原因。"),
             Text(f"Restart {replica.name}.", f"重启 {replica.name}。"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from exporter.diagnosis import thresholds as limit
 from exporter.diagnosis.history import Past
-from exporter.diagnosis.view import View
+from exporter.diagnosis.view import View, is_misread, why_down
 from exporter.model import EMPTY
 from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind
 from exporter.model.store import StoreState
@@ -24,7 +24,7 @@ def findings(view: View, past: Past) -> Iterator[Finding]:
 
 def _unreadable(store: StoreState) -> Iterator[Finding]:
     reason = store.status.reason
-    if reason == "starting" or store.last_read_at is None:
+    if reason == "starting" or (store.last_read_at is None and not is_misread(store.status)):
         return
     yield Finding(
         id="KvStoreUnreadable",
@@ -34,7 +34,7 @@ def _unreadable(store: StoreState) -> Iterator[Finding]:
             f"The metrics of KV-cache store {store.name} cannot be read: {reason}",
             f"无法读取 KV 缓存存储 {store.name} 的指标：{reason}",
         ),
-        evidence=(Evidence("reason", reason),),
+        evidence=why_down(store.status),
         actions=(
             Text(
                 "Start the store, or correct the address of its metrics endpoint.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from exporter.diagnosis import thresholds as limit
-from exporter.diagnosis.view import View
+from exporter.diagnosis.view import View, is_misread
 from exporter.diagnosis.xid_meanings import meaning
 from exporter.model import CardState, EngineReading, Quantity, ReplicaState, Signal, Snapshot
 from exporter.model.finding import NO_REPLICA_SERVES, Verdict, Verdicts, VerdictState, gpu_name
@@ -92,6 +92,8 @@ def _unread(replica: ReplicaState) -> Verdict:
     if replica.status.reason in _CERTAINLY_DOWN and replica.last_read_at is not None:
         return Verdict(VerdictState.EJECT, "down", name + Text(" refuses connections", " 拒绝连接"))
     detail = name + Text(" could not be read", " 无法读取")
+    if is_misread(replica.status):
+        detail += Text(f": {replica.status.error}", f"：{replica.status.error}")
     return Verdict(VerdictState.UNKNOWN, replica.status.reason or "no_data", detail)
 
 

@@ -8,7 +8,17 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from exporter.diagnosis import thresholds as limit
-from exporter.model import CardState, GpuOwner, MultiNodeGpu, ReplicaState, Signal, Snapshot, Straggler, XidCount
+from exporter.model import (
+    CardState,
+    GpuOwner,
+    MultiNodeGpu,
+    ReplicaState,
+    Signal,
+    Snapshot,
+    SourceStatus,
+    Straggler,
+    XidCount,
+)
 from exporter.model.engine import Quantity, WindowFigures
 from exporter.model.finding import Evidence, Subject, SubjectKind
 from exporter.model.text import Text
@@ -148,6 +158,23 @@ def measured(name: str, value: float | None, unit: str = "") -> tuple[Evidence, 
 def replica_subject(replica: ReplicaState) -> Subject:
     """Return a replica as a subject."""
     return Subject(SubjectKind.REPLICA, replica.name, replica.name)
+
+
+# A page that answers and is not understood: the address is wrong, and waiting mends nothing.
+_MISREAD = frozenset(
+    ("not_metrics", "unknown_engine", "no_engine_metrics", "unknown_gateway", "no_gateway_metrics", "unknown_store",
+     "no_store_metrics")
+)  # fmt: skip
+
+
+def is_misread(status: SourceStatus) -> bool:
+    """Return whether a target answers with something else than its metrics."""
+    return status.reason in _MISREAD
+
+
+def why_down(status: SourceStatus) -> tuple[Evidence, ...]:
+    """Return why a target cannot be read as evidence; what a page was taken for in a sentence."""
+    return (Evidence("reason", status.reason), *([Evidence("error", status.error)] if is_misread(status) else []))
 
 
 def queues(replica: ReplicaState) -> bool:

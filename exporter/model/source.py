@@ -12,11 +12,15 @@ EMPTY: Mapping[Any, Any] = MappingProxyType({})
 
 
 class SourceStatus(Struct, frozen=True, kw_only=True):
-    """Health of one source, beside its data.  ``reason`` is why it is down, from ``SourceError.reason``."""
+    """Health of one source, beside its data.
+
+    ``reason`` is why it is down, from ``SourceError.reason``, and ``error`` the same in a sentence.
+    """
 
     source: str  # "engine:chat-a", "gpu:GPU-…", "driver"
     up: bool
     reason: str = ""
+    error: str = ""
     hung: bool = False
     duration: float | None = None  # seconds of the last finished attempt
     last_success: float | None = None  # monotonic

@@ -71,6 +71,11 @@ def families(page: str) -> dict[Quantity | Stage | Family | Detail, str]:
     return found
 
 
+def of_engine(name: str) -> str:
+    """Select the engine's own series; asked for OpenMetrics, as Prometheus does, SGLang writes _ for the colon."""
+    return f'{{__name__=~"{name.replace(":", "[:_]")}",job="engine"}}'
+
+
 class Pair(NamedTuple):
     """One figure: the window, its name, our expression, Prometheus' own, and how many observations it rests on."""
 
@@ -87,12 +92,12 @@ def pairs(named: dict[Quantity | Stage | Family | Detail, str]) -> list[Pair]:
     for window in WINDOWS:
 
         def sum_of(function: str, target: Quantity | Family, window: str = window) -> str:
-            return f"sum({function}({named[target]}{{job='engine'}}[{window}]))" if target in named else ""
+            return f"sum({function}({of_engine(named[target])}[{window}]))" if target in named else ""
 
         for stage, family in named.items():
             if isinstance(stage, Stage) and stage in LATENCIES:
                 count = f'llm_latency_observations{{stage="{stage.value}",window="{window}"}}'
-                buckets = f'sum by (le) (increase({family}_bucket{{job="engine"}}[{window}]))'
+                buckets = f"sum by (le) (increase({of_engine(family + '_bucket')}[{window}]))"
                 for q in QUANTILES:
                     ours = f'llm_latency_quantile_seconds{{stage="{stage.value}",quantile="{q}",window="{window}"}}'
                     theirs = f"histogram_quantile({q}, {buckets})"

@@ -142,6 +142,7 @@ class PollLoop:
             self.status,
             up=True,
             reason="",
+            error="",
             duration=duration,
             last_success=self._clock(),
             last_success_unix_time=self._unix_now(),
@@ -158,6 +159,7 @@ class PollLoop:
             self.status,
             up=False,
             reason=error.reason,
+            error=str(error),
             duration=self._clock() - started,
             failures=dict(self._failures),
             skipped=self._skipped(),
@@ -252,7 +254,7 @@ class PollLoop:
 
 def as_hung(status: SourceStatus) -> SourceStatus:
     """Return the health of a source whose exchange does not return."""
-    return replace(status, up=False, reason="hung", hung=True)
+    return replace(status, up=False, reason="hung", error="", hung=True)
 
 
 def staggered(count: int, interval: float, now: float) -> Sequence[float]:

@@ -56,3 +56,17 @@ def test_a_picker_whose_polls_keep_failing_is_a_finding_and_some_failures_are_no
 def test_errors_of_a_pool_whose_backends_the_gateway_does_not_tell_are_a_finding():
     found = lived({"requests": 0.0, "errors": 0.0}, {"requests": 300.0, "errors": 30.0})
     assert found["GatewayErrors"].severity.value == "critical"
+
+
+def test_a_gateway_that_answers_with_something_else_is_a_finding_although_it_was_never_read():
+    def unread(reason, error):
+        status = SourceStatus(source="gateway:epp", up=False, reason=reason, error=error)
+        never = replace(gateway(1000.0), status=status, reading=None, last_read_at=None)
+        return {finding.id: finding for finding in find(snapshot(gateways=(never,)))}
+
+    found = unread("unknown_gateway", "the page is of an engine; list it under engines")["GatewayUnreadable"]
+    assert [(item.name, item.value) for item in found.evidence] == [
+        ("reason", "unknown_gateway"),
+        ("error", "the page is of an engine; list it under engines"),
+    ]
+    assert unread("refused", "connection refused") == {}, "it may not have been started yet"

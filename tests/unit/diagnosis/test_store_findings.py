@@ -49,3 +49,7 @@ def test_a_store_that_can_no_longer_be_read_is_a_finding():
     starting = replace(down, status=SourceStatus(source="store:pool", up=False, reason="starting"))
     never = replace(down, last_read_at=None)
     assert lived(starting, starting) == lived(never, never) == {}
+    stranger = replace(
+        never, status=SourceStatus(source="store:pool", up=False, reason="unknown_store", error="seen: x")
+    )
+    assert lived(stranger, stranger)["KvStoreUnreadable"].evidence[1].value == "seen: x"

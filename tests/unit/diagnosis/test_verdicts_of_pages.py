@@ -49,7 +49,9 @@ def test_a_page_of_zeros_serves_and_one_without_a_number_is_unknown(path):
 
 def test_a_page_of_which_no_name_is_known_is_unknown():
     (judged,) = lived([b'vllm:renamed_by_the_next_version{model_name="m"} 1\n'])
-    assert judged.verdicts.replicas["a"].detail.en == "a could not be read"
+    assert judged.verdicts.replicas["a"].detail.en.startswith(
+        "a could not be read: the page has vllm:renamed_by_the_next"
+    )
 
 
 def test_an_engine_that_stops_without_requests_looks_idle_as_long_as_its_page_is_answered():
@@ -81,3 +83,10 @@ def test_a_server_that_stops_answering_is_a_finding_and_unknown_and_never_ejecte
         "a does not answer (timeout); nothing else serves m"
     ]
     assert {finding.id for now in judged[1:] for finding in now.findings} == {"EngineDown"}
+
+
+def test_a_page_of_something_else_is_named_in_the_verdict():
+    (judged,) = lived([b"node_load1 2\n"])
+    verdict = judged.verdicts.replicas["a"]
+    assert (verdict.state, verdict.reason) == (VerdictState.UNKNOWN, "unknown_engine")
+    assert verdict.detail.en.startswith("a could not be read: the page has node_load1, and no metrics of vLLM, ")
