@@ -68,14 +68,14 @@ generate: $(VENV)/.test
 	$(BIN)/python -m alerts
 	$(BIN)/python -m dashboards
 
-# The image's packages with their hashes, the newest that fit; auth: users of the endpoint need bcrypt.
+# The image's packages with their hashes, the newest that fit; auth: users of the endpoint need bcrypt; push, otlp: pushing.
 # No index is written down: everybody has their own.
 LOCK := $(BIN)/pip-compile --quiet --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
   --no-emit-trusted-host --strip-extras --allow-unsafe --output-file=-
 lock: $(VENV)/.test
 	$(BIN)/pip install --quiet --disable-pip-version-check pip-tools==7.6.2
 	{ echo '# What the daemon needs, pinned with hashes.  Made by: make lock'; \
-	  $(LOCK) --extra auth pyproject.toml; } > $(VENV)/requirements.lock
+	  $(LOCK) --extra auth --extra push --extra otlp pyproject.toml; } > $(VENV)/requirements.lock
 	{ echo '# What its wheel is built with, pinned with hashes.  Made by: make lock'; \
 	  $(LOCK) --only-build-deps --build-deps-for=wheel pyproject.toml; } > $(VENV)/build-requirements.lock
 	mv $(VENV)/requirements.lock $(VENV)/build-requirements.lock compose/

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alerts import sources
+from alerts import pushing, sources
 from alerts.panel_ids import SELF_DAEMON, SELF_MEMORY
 from alerts.recordings import NODE
 from alerts.rule import Alert, Component, Group
@@ -37,6 +37,7 @@ def groups(tuning: Tuning) -> tuple[Group, ...]:
         _down(tuning),
         _absent(tuning),
         _restarting(tuning),
+        *pushing.pushing(),
         *sources.silent(tuning),
         _not_loaded(),
         *sources.lacking(tuning),

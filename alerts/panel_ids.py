@@ -101,4 +101,5 @@ SELF_UNASSIGNED = PanelId(DashboardUid.SELF, 705, "replicas without GPUs, and re
 SELF_PARSE_ERRORS = PanelId(DashboardUid.SELF, 706, "ignored metric lines")
 SELF_DOWN = PanelId(DashboardUid.SELF, 708, "sources that are down, and reasons")
 SELF_CERTIFICATES = PanelId(DashboardUid.SELF, 709, "time until certificates expire")
+SELF_PUSH = PanelId(DashboardUid.SELF, 710, "receivers that are pushed to")
 SELF_MEMORY = PanelId(DashboardUid.SELF, 707, "memory and starts of the daemon")

@@ -26,6 +26,7 @@ from exporter.promql import (
     and_on,
     increase,
     max_by,
+    no_regex,
     rate,
     regex,
     select,
@@ -36,6 +37,7 @@ from exporter.promql import (
 )
 
 _SUCCESS = m.SHARDWATCH_SOURCE_LAST_SUCCESS_TIMESTAMP_SECONDS
+_PUSH = "push:.+"  # nothing is read there
 
 
 def silent(tuning: Tuning) -> tuple[Alert, ...]:
@@ -50,7 +52,7 @@ def lacking(tuning: Tuning) -> tuple[Alert, ...]:
 
 def _blind(tuning: Tuning) -> Alert:
     limit = tuning.thresholds.replica_data_age
-    newest = since(aggregate("max", select(_SUCCESS), without=("source",)))
+    newest = since(aggregate("max", select(_SUCCESS, source=no_regex(_PUSH)), without=("source",)))
     return Alert(
         name="ShardwatchBlind",
         severity=Severity.WARNING,
@@ -172,7 +174,7 @@ def _gpu_data_stale(tuning: Tuning) -> Alert:
 
 def _source_stale(tuning: Tuning) -> Alert:
     limit = tuning.thresholds.replica_data_age
-    age = since(select(_SUCCESS))
+    age = since(select(_SUCCESS, source=no_regex(_PUSH)))
     return Alert(
         name="SourceStale",
         severity=Severity.WARNING,

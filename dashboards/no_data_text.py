@@ -53,6 +53,7 @@ class Requires(Enum):
     OWNER = "owner"
     NIC = "nic"
     MULTI_NODE = "multi_node"
+    PUSH = "push"
 
 
 NO_VALUE: dict[Requires, Text] = {
@@ -77,6 +78,7 @@ NO_VALUE: dict[Requires, Text] = {
     Requires.GROUPS: Text("one GPU each", "各仅一张卡"),
     Requires.STRAGGLER: Text("no straggler", "无慢卡"),
     Requires.ABSENT: Text("none missing", "无缺失"),
+    Requires.PUSH: Text("no push configured", "未配置推送"),
     Requires.NIC: Text("no RDMA adapter", "无 RDMA 网卡"),
     Requires.MULTI_NODE: Text("no replica spans nodes", "没有跨节点的副本"),
     Requires.MIG: Text("MIG not enabled", "未启用 MIG"),

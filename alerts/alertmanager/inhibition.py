@@ -120,9 +120,10 @@ def _causes(alerts: tuple[Alert, ...]) -> Iterator[Inhibition]:
         down, above=Severity.WARNING, ends=True, below=_below(Severity.WARNING), targets=tuple(sorted(engines))
     )
     yield _rule("a model without a replica misses all of its SLOs", ("ModelHasNoReplica",), _burns(alerts), MODEL)
-    feeds = fed & set(about(*NODE, but={"ShardwatchDown", "ShardwatchAbsent", *_CAUSES_OF_DAEMON_DOWN}))
+    silent = ("ShardwatchDown", "ShardwatchNotPushing")
+    feeds = fed & set(about(*NODE, but={*silent, "ShardwatchAbsent", *_CAUSES_OF_DAEMON_DOWN}))
     every = fed & set(about("job", but={"ShardwatchAbsent"}))
-    yield replace(_rule("without the daemon its metrics are stale", ("ShardwatchDown",), feeds, NODE), ends=True)
+    yield replace(_rule("without the daemon its metrics are stale", silent, feeds, NODE), ends=True)
     yield replace(_rule("no daemon is scraped", ("ShardwatchAbsent",), every, ("job",)), ends=True)
     yield _rule(
         "a daemon that reads nothing has stale data", ("ShardwatchBlind",), ("GpuDataStale", "SourceStale"), NODE

@@ -34,6 +34,7 @@ _PLACES: tuple[tuple[str, Text], ...] = (
     ("pool", Text("pool", "后端池")),
     ("backend", Text("backend", "后端")),
     ("source", Text("source", "数据源")),
+    ("target", Text("receiver", "接收端")),
     ("cluster", Text("cluster", "集群")),
 )
 _RUNBOOK, _DASHBOARD = Text("runbook", "运行手册"), Text("dashboard", "仪表盘")

@@ -248,6 +248,36 @@ _AGES: tuple[Panel, ...] = (
 )  # fmt: skip
 
 
+_PUSH: tuple[Panel, ...] = (
+    table(
+        Text("Push", "推送"),
+        Text(
+            "Receivers that nodes push to: samples accepted, dropped, and what waits in memory. A growing age: the "
+            "receiver accepts nothing; its state is push:TARGET in Sources up.",
+            "节点推送的接收端：已接受与已丢弃的样本，以及内存中等待的数据。等待时间不断增长：接收端未接受数据；其状态见“数据源状态”中的 push:TARGET。",
+        ),
+        column(
+            lambda: rate(selected(m.SHARDWATCH_PUSH_SAMPLES_TOTAL), RATE_INTERVAL), Text("Accepted", "已接受"),
+            number_format=NumberFormat.EVENTS,
+        ),
+        column(
+            lambda: sum_by(
+                increase(selected(m.SHARDWATCH_PUSH_SAMPLES_DROPPED_TOTAL), RANGE), "job", "instance", "target"
+            ),
+            Text("Dropped", "已丢弃"), cell=Cell.COLOUR, threshold=ANY_WARNING, decimals=0,
+        ),
+        column(lambda: rate(selected(m.SHARDWATCH_PUSH_SENT_BYTES_TOTAL), RATE_INTERVAL), Text("Sent", "发送")),
+        column(lambda: selected(m.SHARDWATCH_PUSH_QUEUE_BYTES), Text("Waiting", "等待")),
+        column(
+            lambda: selected(m.SHARDWATCH_PUSH_QUEUE_AGE_SECONDS), Text("Oldest", "最久等待"),
+            number_format=NumberFormat.AGE,
+        ),
+        rows=("instance", "target"), requires=(Requires.PUSH,), width=24, height=7, panel_id=ids.SELF_PUSH,
+        drill_down=(TO_NODE,),
+    ),
+)  # fmt: skip
+
+
 _COST: tuple[Panel, ...] = (
     time_series(
         Text("Daemon CPU", "守护进程 CPU"),
@@ -342,6 +372,7 @@ SHARDWATCH = Dashboard(
         Row(title=Text("Sources", "数据源"), panels=_SOURCES),
         Row(title=Text("Ages", "年龄"), panels=_AGES[:3]),
         Row(title=Text("Failures and certificates", "失败与证书"), panels=_AGES[3:], collapsed=True),
+        Row(title=Text("Push", "推送"), panels=_PUSH, collapsed=True),
         Row(title=Text("Resource usage", "自身开销"), panels=_COST, collapsed=True),
         Row(title=Text("More (series: full)", "更多（series: full）"), panels=_FULL, collapsed=True),
     ),

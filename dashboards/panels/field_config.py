@@ -24,6 +24,7 @@ LABELS: dict[str, Text] = {
     "reason": Text("Reason", "原因"),
     "limit": Text("Limit", "上限"),
     "source": Text("Source", "数据源"),
+    "target": Text("Receiver", "接收端"),
     "gateway": Text("Gateway", "网关"),
     "store": Text("Store", "存储"),
     "pool": Text("Pool", "后端池"),

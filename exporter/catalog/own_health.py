@@ -6,8 +6,9 @@ import platform
 from collections.abc import Callable, Iterator
 
 from exporter import __version__
-from exporter.catalog.spec import DAEMON, SOURCE, Metric, ReadSamples, Sample, SeriesSet, Unit
+from exporter.catalog.spec import DAEMON, PUSH, SOURCE, Metric, ReadSamples, Sample, SeriesSet, Unit
 from exporter.model import Snapshot, SourceStatus
+from exporter.model.push import PushState
 
 
 def _source(value: Callable[[SourceStatus], float | None], *, cards: bool = True) -> ReadSamples:
@@ -207,4 +208,38 @@ SELF = (
     ),
 )
 
-OWN_HEALTH = (*SOURCES, *SELF)
+
+def _push(value: Callable[[PushState], float]) -> ReadSamples:
+    return lambda snapshot: (((push.target,), float(value(push))) for push in snapshot.pushes)
+
+
+def _push_dropped(snapshot: Snapshot) -> Iterator[Sample]:
+    for push in snapshot.pushes:
+        for reason, count in push.dropped.items():
+            yield (push.target, reason), float(count)
+
+
+PUSHES = (
+    PUSH.counter(
+        "push_samples",
+        _push(lambda push: push.samples),
+        "Samples that the receiver accepted. Whether it accepts them now: shardwatch_source_up, source push:TARGET.",
+    ),
+    PUSH.counter(
+        "push_samples_dropped",
+        _push_dropped,
+        "Samples that were never accepted: waited until the queue was full (queue_full) or they were too old "
+        "(too_old), or refused by the receiver (refused).",
+        "reason",
+    ),
+    PUSH.counter("push_sent", _push(lambda push: push.sent_bytes), "Bytes of requests sent.", unit=Unit.BYTES),
+    PUSH.gauge("push_queue", _push(lambda push: push.queue_bytes), "Size of what waits to be sent.", unit=Unit.BYTES),
+    PUSH.gauge(
+        "push_queue_age",
+        _push(lambda push: push.queue_age),
+        "Age of the oldest edition that waits to be sent; 0 if none waits.",
+        unit=Unit.SECONDS,
+    ),
+)
+
+OWN_HEALTH = (*SOURCES, *SELF, *PUSHES)

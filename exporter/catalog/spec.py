@@ -95,6 +95,7 @@ STORE = MetricSubject("kv_store", ("store", "kind"), "KV-cache stores")
 NIC = MetricSubject("nic", ("device", "port"), "Ports of network adapters")
 NODE_NIC = MetricSubject("nic", (), "Network adapters")
 SOURCE = MetricSubject("shardwatch", ("source",), "Sources of the daemon")
+PUSH = MetricSubject("shardwatch", ("target",), "Pushing")
 DAEMON = MetricSubject("shardwatch", (), "The daemon itself")
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*\Z")

@@ -13,8 +13,8 @@ from exporter.config.trusted_paths import unprotected_directory
 
 # What the program imports: it may be writable although the directory above it is not.
 PACKAGES = (
-    "alerts", "bcrypt", "dashboards", "exporter", "grafanalib", "msgspec", "prometheus_client", "pynvml.py",
-    "requests", "urllib3", "yaml",
+    "alerts", "bcrypt", "cramjam", "dashboards", "exporter", "google", "grafanalib", "msgspec", "opentelemetry",
+    "prometheus_client", "pynvml.py", "requests", "urllib3", "yaml",
 )  # fmt: skip
 
 

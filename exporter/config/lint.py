@@ -14,6 +14,7 @@ from msgspec import Struct
 from exporter.config import parsers
 from exporter.config.discovery import HttpSdSettings
 from exporter.config.parsers import format_duration
+from exporter.config.push import PushSettings
 from exporter.config.settings import Settings, Window
 from exporter.config.targets import TargetSettings
 
@@ -90,6 +91,7 @@ def _plain_tokens(settings: Settings) -> list[str]:
         *[("stores", store.name, store.url, _has_secret(store)) for store in settings.stores],
         *[("gpu.pages", page.name, page.url, _has_secret(page)) for page in settings.gpu.pages],
         *[("discovery.http_sd", parsers.host_port(sd.url), sd.url, _has_secret(sd)) for sd in discovery.http_sd],
+        *[("push", push.name, push.url, _has_secret(push)) for push in settings.push],
         ("discovery.ray_url", "the dashboard", discovery.ray_url, bool(discovery.ray_bearer_token_file)),
         ("discovery.kubernetes.url", "the API server", kubernetes.url, bool(kubernetes.bearer_token_file)),
     ]
@@ -100,8 +102,9 @@ def _plain_tokens(settings: Settings) -> list[str]:
     ]
 
 
-def _has_secret(target: TargetSettings | HttpSdSettings) -> bool:
-    return bool(target.bearer_token_file or target.basic_auth)
+def _has_secret(target: TargetSettings | HttpSdSettings | PushSettings) -> bool:
+    header_files = target.header_files if isinstance(target, PushSettings) else ()
+    return bool(target.bearer_token_file or target.basic_auth or header_files)
 
 
 def _slow(settings: Settings, window: Window) -> list[str]:

@@ -16,6 +16,7 @@ from exporter.config import fields, loader, parsers
 from exporter.config.discovery import DiscoverySettings, HttpSdSettings, KubernetesSettings, finish_discovery
 from exporter.config.endpoint import BasicAuth, TlsSettings
 from exporter.config.parsers import Address, Invalid
+from exporter.config.push import PUSH, PushSettings
 from exporter.config.reader import Item, ListOf, Scalar, Table
 from exporter.config.section import Record, SectionResult, key, section
 from exporter.config.targets import (
@@ -49,6 +50,7 @@ __all__ = [
     "LogSettings",
     "NicSettings",
     "OwnerSettings",
+    "PushSettings",
     "Settings",
     "StoreSettings",
     "TlsSettings",
@@ -367,6 +369,14 @@ class Settings(Record):
         "How many series are exposed; the metrics reference says which belong to full only.",
         default="common",
         aliases=("metrics",),
+    )
+    push: tuple[PushSettings, ...] = key(
+        PUSH,
+        "Receivers that the series of the endpoint are pushed to, for nodes that nobody can scrape; see "
+        "docs/deployment.md.",
+        default=(),
+        default_text="none; nothing is pushed",
+        aliases=("remote_write", "otlp", "remote", "pushgateway", "receivers"),
     )
     reload_endpoint: bool = key(
         fields.boolean(), "Serve POST /-/reload, which reads this file again as SIGHUP does.", default=False

@@ -249,6 +249,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "KvStoreErrors": Condition(subject=STORE, for_="2m", linger=60.0, limits={"store_errors": limit.STORE_ERRORS}),
     # The daemon
     "SourceHung": Condition(subject=SOURCE, for_="2m"),
+    "PushFailing": Condition(subject=SOURCE, for_="5m", hold=30.0),
     "ConfigurationNotLoaded": Condition(subject=NODE, for_="5m"),
 }
 
@@ -263,6 +264,8 @@ _FULL_SET = "reads the full set of series, which the daemon follows only where i
 NO_FINDING: Mapping[str, str] = {
     "ShardwatchDown": "a daemon that is down has no findings",
     "ShardwatchAbsent": "a daemon that is down has no findings",
+    "ShardwatchNotPushing": "a daemon that is down has no findings, and one that cannot push has PushFailing",
+    "PushSamplesDropped": "counts over 15 minutes; PushFailing says how many while it lasts",
     "ShardwatchRestarting": "a daemon does not know of its earlier restarts",
     "ShardwatchBlind": "every source that it lacks has a finding of its own",
     "GpuDataStale": "the reading is withdrawn after three seconds, and the GPU is GpuLost or SourceHung",

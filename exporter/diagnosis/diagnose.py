@@ -46,6 +46,11 @@ _SOURCE_STEPS = {  # by kind of source
         "找到卡在内核中的进程：ps -eo pid,stat,wchan,args（状态 D）。",
     ),
 }
+_PUSH_STEP = Text(
+    "http_4xx: correct URL, tenant or credentials under push. Else see whether the receiver runs and is reached: "
+    "curl its URL from this node.",
+    "http_4xx：更正 push 下的 URL、租户或凭据。否则检查接收端是否运行、能否连通：在本节点 curl 其 URL。",
+)
 # Which findings explain which; the first that applies to the same replica (or GPU) takes the cause.
 _GPU_DEAD = (
     "GpuLost",
@@ -208,6 +213,7 @@ def _daemon(snapshot: Snapshot) -> Iterator[Finding]:
             evidence=(Evidence("limits", limits),),
             actions=(Text("List the engines under engines.", "将引擎列入 engines 配置。"),),
         )
+    yield from _pushes(snapshot)
     for status in snapshot.sources:
         kind, _, _ = status.source.partition(":")
         if (
@@ -225,4 +231,32 @@ def _daemon(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             evidence=(Evidence("reason", status.reason),),
             actions=(_SOURCE_STEPS.get(kind, _READ_LOG),),
+        )
+
+
+def _pushes(snapshot: Snapshot) -> Iterator[Finding]:
+    statuses = {status.source: status for status in snapshot.sources}
+    for push in snapshot.pushes:
+        status = statuses.get(f"push:{push.target}")
+        if status is None or status.up or push.failing_since is None:
+            continue
+        minutes = max(0.0, snapshot.unix_time - push.failing_since) / 60
+        lost = sum(push.dropped.values())
+        waits = push.queue_bytes / 1e6
+        yield Finding(
+            id="PushFailing",
+            severity=Severity.WARNING,
+            subject=Subject(SubjectKind.SOURCE, status.source, status.source),
+            summary=Text(
+                f"Pushing to {push.target} has failed for {minutes:.0f} min ({status.reason}); {waits:.1f} MB wait, "
+                f"{lost} samples dropped",
+                f"向 {push.target} 推送已失败 {minutes:.0f} 分钟（{status.reason}）；{waits:.1f} MB 等待发送，"
+                f"已丢弃 {lost} 个样本",
+            ),
+            evidence=(
+                Evidence("reason", status.reason),
+                Evidence("queue_age", push.queue_age, "s"),
+                Evidence("samples_dropped", float(lost)),
+            ),
+            actions=(_PUSH_STEP,),
         )

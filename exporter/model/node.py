@@ -13,6 +13,7 @@ from exporter.model.finding import Finding, Verdicts
 from exporter.model.gateway import GatewayState
 from exporter.model.nic import NicEventCount, NicState
 from exporter.model.owner import GpuOwner
+from exporter.model.push import PushState
 from exporter.model.software import NodeSoftware
 from exporter.model.source import EMPTY, SourceStatus
 from exporter.model.store import StoreState
@@ -171,6 +172,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     nics: tuple[NicState, ...] = ()
     nic_events: tuple[NicEventCount, ...] = ()
     software: NodeSoftware = field(default_factory=NodeSoftware)
+    pushes: tuple[PushState, ...] = ()
     sources: tuple[SourceStatus, ...] = ()
     daemon: DaemonState = field(default_factory=DaemonState)
     findings: tuple[Finding, ...] = ()

@@ -56,6 +56,7 @@ from exporter.web.history import NodeHistory
 if TYPE_CHECKING:
     from exporter.http.server.access_control import AccessControl
     from exporter.http.server.web_config import WebConfigFile
+    from exporter.runtime.push.manager import PushManager
 
 logger = logging.getLogger(__name__)
 
@@ -133,6 +134,7 @@ class App:
         self.web_config: WebConfigFile | None = None
         self.access: AccessControl | None = None
         self.agent_check: AgentCheckServer | None = None
+        self.pushes: PushManager | None = None
 
     def _make_cards(self, driver: Driver) -> CardSource | None:
         gpu = self.settings.gpu
@@ -174,6 +176,7 @@ class App:
             dropped_log_lines=lambda: stderr_writer.dropped,
             discovery_limits=lambda: self.discovery.limits | self.assignments.limits,
             access=self._access_state,
+            pushes=lambda: self.pushes.states() if self.pushes is not None else (),
             clock=self._clock,
             unix_now=self._unix_now,
         )
@@ -236,11 +239,14 @@ class App:
             self._apply_engines(self.settings.engines, after=FIRST_POLLS_AFTER)
             self._apply_gateways()
         self.discovery.configure(self.settings.discovery)
+        self._apply_push()
         self.publisher.start()
         self.assignments.start()
 
     def stop(self) -> None:
         """Stop everything within two seconds; a thread that hangs is left behind, and the process ends anyway."""
+        if self.pushes is not None:
+            self.pushes.stop()
         if self.listener is not None:
             self.listener.stop(0.5)
         if self.web_config is not None:
@@ -256,6 +262,8 @@ class App:
             self._stopping = True
             self.pollers.stop()
         self.publisher.stop()
+        if self.pushes is not None:
+            self.pushes.join()
         if self.cards is not None:
             self.cards.stop(1.0)
 
@@ -288,7 +296,7 @@ class App:
     def _other_statuses(self) -> Sequence[SourceStatus]:
         return [
             *self.discovery.statuses, *self.events.statuses, *self.assignments.statuses(), *self.nics.statuses(),
-            *self.software.statuses(),
+            *self.software.statuses(), *(self.pushes.statuses() if self.pushes is not None else ()),
         ]  # fmt: skip
 
     def _economy(
@@ -318,6 +326,8 @@ class App:
         served = self.listener.loop_restarts if self.listener is not None else 0
         cards = self.cards.loop_restarts if self.cards is not None else 0
         loops = {"listener": served, "placement": self.assignments.loop_restarts, "cards": cards}
+        if self.pushes is not None:
+            loops["push"] = self.pushes.loop_restarts
         return {**loops, **self.discovery.loop_restarts, **self.events.loop_restarts, **self.nics.loop_restarts}
 
     def _watch_kernel(self) -> None:
@@ -332,6 +342,22 @@ class App:
         nics = self.settings.nics
         ours = not self._simulated or nics.sysfs != NicSettings().sysfs
         self.nics.watch(enabled=nics.enabled and ours, root=nics.sysfs)
+
+    def _apply_push(self) -> None:
+        """Push to the settings' receivers from now on.  Where there are none, nothing of it is even loaded."""
+        if self.pushes is None and self.settings.push:
+            from exporter.render.push import push_format  # noqa: PLC0415 - most nodes are scraped
+            from exporter.runtime.push.manager import PushManager  # noqa: PLC0415 - as above
+
+            self.pushes = PushManager(
+                lambda push, series: push_format(push.protocol, push.labels, series, process_metrics.families),
+                identity={"job": "shardwatch", "instance": f"{hostname()}:{self.settings.listen.port}"},
+                snapshot=lambda: self.publisher.snapshot,
+                clock=self._clock,
+                unix_now=self._unix_now,
+            )
+        if self.pushes is not None:
+            self.pushes.push(self.settings.push, self.settings.series)
 
     # ------------------------------------------------------------------ replicas come and go
 
@@ -422,6 +448,7 @@ class App:
             self.pages.use(SeriesSet(settings.series))
         self._watch_kernel()
         self._watch_nics()
+        self._apply_push()
         self.discovery.configure(settings.discovery)
         self.assignments.discover(self.discovery.on_processes if settings.discovery.processes else None)
         self.pollers.use(settings)

@@ -39,6 +39,7 @@ from exporter.model import (
 )
 from exporter.model.gpu_page import GpuPageState
 from exporter.model.nic import NicEventCount, NicState
+from exporter.model.push import PushState
 from exporter.model.software import NodeSoftware
 from exporter.model.store import StoreState
 from exporter.threads import Thread
@@ -105,6 +106,7 @@ class Publisher:
         dropped_log_lines: Callable[[], int] = lambda: 0,
         discovery_limits: Callable[[], frozenset[str]] = frozenset,
         access: Callable[[], AccessState] = AccessState,
+        pushes: Callable[[], tuple[PushState, ...]] = tuple,
         clock: Callable[[], float] = time.monotonic,
         unix_now: Callable[[], float] = time.time,
     ) -> None:
@@ -128,7 +130,7 @@ class Publisher:
         self._loop_restarts = loop_restarts
         self._dropped_series, self._dropped_log_lines = dropped_series, dropped_log_lines
         self._discovery_limits = discovery_limits
-        self._access = access
+        self._access, self._pushes = access, pushes
         self._links = TopologyTracker()
         self._clock, self._unix_now = clock, unix_now
         self._wake, self._hurry, self._stopping = threading.Event(), threading.Event(), threading.Event()
@@ -184,6 +186,7 @@ class Publisher:
             nics=self._nics(),
             nic_events=self._nic_events(),
             software=self._software(),
+            pushes=self._pushes(),
             sources=(*statuses, *polled, *others),
             daemon=self._daemon(
                 {"engines": sources, "gateways": watched, "stores": kept, "gpu_pages": exporters}, polled, assignment

@@ -16,20 +16,27 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+Pairs = tuple[tuple[str, str], ...]
 
-class _ProcessFamily(Struct, frozen=True):
+
+class ProcessFamily(Struct, frozen=True):
+    """A family; of a counter, ``name`` is without ``_total``."""
+
     name: str
     kind: str
     help: str
-    samples: tuple[tuple[str, float], ...]  # labels as text, value
+    samples: tuple[tuple[Pairs, float], ...]  # labels, value
 
 
 _MAJOR, _MINOR, _PATCH = platform.python_version_tuple()
 _PYTHON_LABELS = (
-    f'{{implementation="{platform.python_implementation()}",major="{_MAJOR}",minor="{_MINOR}",patchlevel="{_PATCH}",'
-    f'version="{platform.python_version()}"}}'
+    ("implementation", platform.python_implementation()),
+    ("major", _MAJOR),
+    ("minor", _MINOR),
+    ("patchlevel", _PATCH),
+    ("version", platform.python_version()),
 )
-_PYTHON = _ProcessFamily("python_info", "gauge", "The Python interpreter.", ((_PYTHON_LABELS, 1.0),))
+_PYTHON = ProcessFamily("python_info", "gauge", "The Python interpreter.", ((_PYTHON_LABELS, 1.0),))
 _GC = (
     ("collected", "python_gc_objects_collected", "Objects that the garbage collector freed."),
     ("uncollectable", "python_gc_objects_uncollectable", "Objects that the garbage collector could not free."),
@@ -40,15 +47,26 @@ _GC = (
 def exposition(openmetrics: bool) -> str:  # noqa: FBT001 - the renderer hands over its format
     """Return the families as text 0.0.4, or as OpenMetrics without its end mark; what cannot be read is absent."""
     out = []
-    for family in (*_process(), _PYTHON, *_collector()):
+    for family in families():
         total = "_total" if family.kind == "counter" else ""
         declared = family.name if openmetrics else f"{family.name}{total}"
         out.append(f"# HELP {declared} {family.help}\n# TYPE {declared} {family.kind}\n")
-        out += [f"{family.name}{total}{labels} {value!r}\n" for labels, value in family.samples]
+        out += [f"{family.name}{total}{_braces(labels)} {value!r}\n" for labels, value in family.samples]
     return "".join(out)
 
 
-def _process() -> Iterator[_ProcessFamily]:
+def families() -> Iterator[ProcessFamily]:
+    """Yield the families; what cannot be read is absent."""
+    yield from _process()
+    yield _PYTHON
+    yield from _collector()
+
+
+def _braces(labels: Pairs) -> str:
+    return "{" + ",".join(f'{name}="{value}"' for name, value in labels) + "}" if labels else ""
+
+
+def _process() -> Iterator[ProcessFamily]:
     with contextlib.suppress(OSError):
         with open("/proc/self/stat", "rb") as file:
             numbers = [int(field) for field in file.read().rpartition(b")")[2].split()[1:]]
@@ -60,8 +78,8 @@ def _process() -> Iterator[_ProcessFamily]:
         started = _boot_time() + numbers[18] / ticks
         yield _gauge("process_start_time_seconds", "Unix time at which the process started.", started)
         used = (numbers[10] + numbers[11]) / ticks
-        yield _ProcessFamily(
-            "process_cpu_seconds", "counter", "User and system CPU time of the process.", (("", used),)
+        yield ProcessFamily(
+            "process_cpu_seconds", "counter", "User and system CPU time of the process.", (((), used),)
         )
     with contextlib.suppress(OSError):
         yield _gauge("process_open_fds", "Open file descriptors.", len(os.listdir("/proc/self/fd")))
@@ -79,12 +97,12 @@ def _boot_time() -> float:
     raise OSError("/proc/stat has no btime")
 
 
-def _collector() -> Iterator[_ProcessFamily]:
+def _collector() -> Iterator[ProcessFamily]:
     generations = gc.get_stats()
     for key, name, help_ in _GC:
-        samples = ((f'{{generation="{number}"}}', float(stats[key])) for number, stats in enumerate(generations))
-        yield _ProcessFamily(name, "counter", help_, tuple(samples))
+        samples = (((("generation", str(number)),), float(stats[key])) for number, stats in enumerate(generations))
+        yield ProcessFamily(name, "counter", help_, tuple(samples))
 
 
-def _gauge(name: str, help_: str, value: float) -> _ProcessFamily:
-    return _ProcessFamily(name, "gauge", help_, (("", float(value)),))
+def _gauge(name: str, help_: str, value: float) -> ProcessFamily:
+    return ProcessFamily(name, "gauge", help_, (((), float(value)),))

@@ -17,6 +17,7 @@ STEPS = (
     ("diagnosis and verdicts", ["tests.bench.diagnosis"]),
     ("probes of verdicts", ["tests.bench.verdicts"]),
     ("the node web page", ["tests.bench.web_page"]),
+    ("pushing beside scraping", ["tests.bench.push"]),
     ("bursts and a driver that hangs", ["tests.bench.burst"]),
     ("a storm of XIDs", ["tests.bench.xid_storm"]),
     ("hostile pages", ["tests.bench.malicious", "--seconds", "15"]),

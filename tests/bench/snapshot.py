@@ -15,7 +15,7 @@ import time
 
 from exporter.catalog.spec import SeriesSet
 from exporter.derive.assignment import Assignment
-from exporter.model import COMMON_STAGES, LATENCIES, DriverFacts, GpuAssignment, Snapshot, SourceStatus, Window
+from exporter.model import COMMON_STAGES, LATENCIES, DriverFacts, GpuAssignment, SourceStatus, Window
 from exporter.render.exposition import ExpositionRenderer
 from exporter.runtime.publisher import Publisher
 from exporter.runtime.replica import ReplicaConfig, replica_poller
@@ -69,14 +69,10 @@ class Cards:
         )  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--series", choices=("common", "full"), default="common")
-    parser.add_argument("--seconds", type=int, default=120)
-    given = parser.parse_args()
-    series = SeriesSet(given.series)
+def node(series: SeriesSet, clock: Clock) -> tuple[Publisher, list]:
+    """Return the publisher of the node and the pollers of its replicas."""
     stages = LATENCIES if series is SeriesSet.FULL else COMMON_STAGES
-    clock, bodies = Clock(), pages()
+    bodies = pages()
     pollers = [
         replica_poller(
             ReplicaConfig(
@@ -88,17 +84,26 @@ def main() -> None:
         )
         for number in range(8)
     ]
-    published: list[Snapshot] = []
     assignment = Assignment(gpus=tuple(GpuAssignment(uuid=f"GPU-{i:04d}", replica=f"r{i // 2}") for i in range(8)))
     publisher = Publisher(
         cards=Cards(clock),
         replicas=lambda: pollers,
         assignment=lambda: assignment,
-        publish=published.append,
+        publish=lambda _: None,
         stragglers=StragglerTracker().update,
         clock=clock,
         unix_now=lambda: 1.7e9,
     )
+    return publisher, pollers
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--series", choices=("common", "full"), default="common")
+    parser.add_argument("--seconds", type=int, default=120)
+    given = parser.parse_args()
+    series, clock = SeriesSet(given.series), Clock()
+    publisher, pollers = node(series, clock)
     renderer = ExpositionRenderer(openmetrics=True, series=series)
     spent: dict[str, list[float]] = {"parse and derive": [], "compose": [], "render": []}
 

@@ -99,6 +99,7 @@ def test_the_lock_holds_what_the_daemon_requests():
     wanted = {re.match(r"[A-Za-z0-9-]+", requirement)[0].lower() for requirement in required}
     assert wanted >= {"nvidia-ml-py", "pyyaml"}
     assert wanted | {"bcrypt"} <= locked, "users of the endpoint need bcrypt"
+    assert {"cramjam", "opentelemetry-proto", "protobuf"} <= locked, "and push needs these"
     assert "hatchling" in (ROOT / "compose/build-requirements.lock").read_text()
 
 

@@ -11,12 +11,13 @@ import pytest
 # Needed later or never: TLS, requests and HTTP libraries (13 to 80 ms each), what only other commands use, and what
 # the worker process imports for itself.
 LATER = (
-    "alerts", "asyncio", "compose", "concurrent.futures", "dashboards", "difflib", "email", "exporter.driver.nvml",
-    "exporter.driver.worker", "exporter.gateways.interpreter", "exporter.promql", "exporter.render.dcgm.query",
-    "exporter.simulate", "exporter.sources.discovery.file_sd", "exporter.sources.discovery.http_sd",
-    "exporter.sources.discovery.kubernetes", "exporter.sources.discovery.ray", "grafanalib", "http.client",
-    "importlib.metadata", "jsonschema", "prometheus_client", "pynvml", "requests", "rich", "ssl", "textual", "tomllib",
-    "urllib.request", "urllib3",
+    "alerts", "asyncio", "compose", "concurrent.futures", "cramjam", "dashboards", "difflib", "email",
+    "exporter.driver.nvml", "exporter.driver.worker", "exporter.gateways.interpreter", "exporter.http.client.post",
+    "exporter.promql", "exporter.render.dcgm.query", "exporter.render.editions", "exporter.render.push",
+    "exporter.runtime.push.manager", "exporter.simulate", "exporter.sources.discovery.file_sd",
+    "exporter.sources.discovery.http_sd", "exporter.sources.discovery.kubernetes", "exporter.sources.discovery.ray",
+    "google.protobuf", "grafanalib", "http.client", "importlib.metadata", "jsonschema", "opentelemetry",
+    "prometheus_client", "pynvml", "requests", "rich", "ssl", "textual", "tomllib", "urllib.request", "urllib3",
 )  # fmt: skip
 
 START = """

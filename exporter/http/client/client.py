@@ -90,12 +90,17 @@ class HttpClient:
         address looked up anew the next time.
         """
         started = time.monotonic()
+        body, expires = self._guarded(path, self._exchange)
+        return FetchResult(body=body, duration=time.monotonic() - started, certificate_expires=expires)
+
+    def _guarded(
+        self, path: str | None, exchange: Callable[[ClientConnection, Origin, str], T]
+    ) -> tuple[T, float | None]:
+        """Return what ``exchange`` returns, and when the certificate ends; raise EndpointError only."""
         try:
-            body, expires = self._fetch(path, Deadline(self._target.timeout))
+            return self._run(path, Deadline(self._target.timeout), exchange)
         except EndpointError as problem:
             failure = EndpointError(problem.reason, f"{self._redacted(path)}: {problem}", detail=problem.detail)
-        else:
-            return FetchResult(body=body, duration=time.monotonic() - started, certificate_expires=expires)
         # Raised out here so that it carries neither the cause, whose text may hold a secret, nor its frames.
         try:
             raise failure
@@ -126,7 +131,9 @@ class HttpClient:
         except EndpointError:
             return urls.redact_url(self._target.url)
 
-    def _fetch(self, path: str | None, deadline: Deadline) -> tuple[bytes, float | None]:
+    def _run(
+        self, path: str | None, deadline: Deadline, exchange: Callable[[ClientConnection, Origin, str], T]
+    ) -> tuple[T, float | None]:
         origin, path = self._split(path)
         if not self._lock.acquire(timeout=deadline.seconds):
             raise EndpointError("timeout", "the exchange before this one is still under way")
@@ -136,7 +143,7 @@ class HttpClient:
             connection = self._connection = self._connection or self._make_connection(origin)
             connection.deadline = deadline
             try:
-                return self._exchange(connection, origin, path), connection.certificate_expires
+                return exchange(connection, origin, path), connection.certificate_expires
             except Exception as cause:
                 raise connection.explain(cause) from None
         finally:

@@ -16,6 +16,7 @@ from exporter.http.client.target import Target
 
 _MAX_SECRET = 16 * 1024
 _TOKEN = re.compile(r"[!-~]+")  # anything else would end the header, and http.client's complaint would quote it
+_VALUE = re.compile(r"[ -~]+")
 
 FileStamp = tuple[int, int, int, int]
 
@@ -54,6 +55,14 @@ def read_secret(path: str) -> str:
         what = "empty" if not text else "too long for a secret"
         raise EndpointError("credentials", f"{path} is {what}", detail=path)
     return text
+
+
+def header_value(path: str) -> str:
+    """Return the value of a header from its file; raise EndpointError ``credentials`` where it is none."""
+    value = read_secret(path)
+    if not _VALUE.fullmatch(value):
+        raise EndpointError("credentials", f"{path} holds more than one line, or no text", detail=path)
+    return value
 
 
 def authorization(target: Target) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from urllib.parse import urlsplit
 
-from exporter.config.settings import HttpSdSettings
+from exporter.config.settings import HttpSdSettings, PushSettings
 from exporter.config.targets import TargetSettings
 from exporter.engines.tables import METRICS_PATHS
 from exporter.http.client.client import FetchResult, HttpClient, Limits, Target
@@ -49,8 +49,10 @@ def path_prefix(metrics_url: str) -> str:
     return path.removesuffix(own) if own is not None else path.rpartition("/")[0]
 
 
-def target(settings: TargetSettings | HttpSdSettings, timeout: float, *, accept: str = METRICS) -> Target:
-    """Return the target of an engine, gateway, store or list; ``timeout`` in seconds."""
+def target(
+    settings: TargetSettings | HttpSdSettings | PushSettings, timeout: float, *, accept: str = METRICS
+) -> Target:
+    """Return the target of an engine, gateway, store, list or receiver; ``timeout`` in seconds."""
     basic, tls = settings.basic_auth, settings.tls
     return Target(
         url=settings.url,

@@ -20,6 +20,7 @@ from exporter.config.settings import (
     HttpSdSettings,
     KubernetesSettings,
     ModelPrice,
+    PushSettings,
     Settings,
     StoreSettings,
     TlsSettings,
@@ -70,6 +71,7 @@ def test_the_full_example_shows_every_key_that_exists():
         assert missing(type(getattr(Settings(), name)), [shown[name]]) == set()
     assert missing(KubernetesSettings, [shown["discovery"]["kubernetes"]]) == set()
     assert missing(HttpSdSettings, shown["discovery"]["http_sd"]) == set()
+    assert missing(PushSettings, shown["push"]) == set()
 
 
 def test_the_full_example_states_the_true_defaults():
@@ -84,6 +86,7 @@ def test_the_full_example_states_the_true_defaults():
         "costs",
         "discovery",
         "kernel_log",
+        "push",
     }
     for name in Settings.__struct_fields__:
         if name not in unsaid:

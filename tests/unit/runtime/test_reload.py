@@ -71,6 +71,35 @@ def _list(old, new):
     return tuple(f"discovery: {{http_sd: [{{url: 'https://127.0.0.1:1/a', {text}}}]}}" for text in (old, new))
 
 
+def _push(old, new):
+    return tuple(f"push: [{{{text}}}]" for text in (old, new))
+
+
+_RECEIVER = "url: 'https://127.0.0.1:1/w'"
+PUSH = {
+    "url": ("url: 'http://127.0.0.1:1/w', name: a", "url: 'http://127.0.0.1:1/x', name: a"),
+    **{
+        key: (f"{_RECEIVER}, {old}", f"{_RECEIVER}, {new}")
+        for key, (old, new) in {
+            "name": ("name: a", "name: b"),
+            "protocol": ("protocol: remote_write", "protocol: otlp"),
+            "interval": ("interval: 20s", "interval: 30s"),
+            "timeout": ("timeout: 1s", "timeout: 2s"),
+            "labels": ("labels: {job: a}", "labels: {job: b}"),
+            "headers": ("headers: {X-A: a}", "headers: {X-A: b}"),
+            "header_files": ("header_files: {X-A: SECRET}", "header_files: {X-A: OTHER}"),
+            "bearer_token_file": ("bearer_token_file: SECRET", "bearer_token_file: OTHER"),
+            "basic_auth.username": tuple(f"basic_auth: {{username: {name}, password_file: SECRET}}" for name in "ab"),
+            "basic_auth.password_file": tuple(
+                f"basic_auth: {{username: a, password_file: {name}}}" for name in ("SECRET", "OTHER")
+            ),
+            "queue.max_age": ("queue: {max_age: 1h}", "queue: {max_age: 2h}"),
+            "queue.max_bytes": ("queue: {max_bytes: 100000}", "queue: {max_bytes: 200000}"),
+            **{f"tls.{key}": tuple(f"tls: {{{text}}}" for text in texts) for key, texts in TLS.items()},
+        }.items()
+    },
+}
+
 # Each key with two texts that differ in it alone.
 CHANGES: dict[str, tuple[str, str]] = {
     "listen": ("listen: 127.0.0.1:0", "listen: 127.0.0.1:9"),
@@ -151,6 +180,7 @@ CHANGES: dict[str, tuple[str, str]] = {
         "costs: {currency: USD, models: {m: {output: 1}}}",
         "costs: {currency: USD, models: {m: {output: 2}}}",
     ),
+    **{f"push[].{key}": _push(*texts) for key, texts in PUSH.items()},
     "series": ("series: common", "series: full"),
     "reload_endpoint": ("reload_endpoint: true", "reload_endpoint: false"),
     "web_page": ("web_page: true", "web_page: false"),
@@ -191,6 +221,7 @@ def in_use(app, log):
         "owners": (app.assignments._names_owners(), app.dcgm._with_pods()),
         "processes": app.assignments._on_engines is not None,
         "costs": notifications,
+        "push": [wanted for wanted, _ in app.pushes._running] if app.pushes is not None else [],
         "series": len(app.pages._renderers[False]._families),
         "reload_endpoint": response(app, "POST", "/-/reload")[0],
         "log": log[-1],

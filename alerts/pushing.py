@@ -1,0 +1,93 @@
+"""Alerts about nodes that push their series: a receiver that accepts nothing, lost samples, a node that is silent."""
+
+from __future__ import annotations
+
+from alerts.panel_ids import SELF_DAEMON, SELF_PUSH, SELF_SOURCES
+from alerts.recordings import NODE
+from alerts.rule import Alert, Component
+from exporter.catalog import metrics as m
+from exporter.model.finding import Severity
+from exporter.model.text import Text
+from exporter.promql import UP, increase, max_by, over_time, regex, select, unless
+
+
+def pushing() -> tuple[Alert, ...]:
+    """Return the alerts; none fires where nothing is pushed."""
+    return (_silent(), _failing(), _dropped())
+
+
+def _silent() -> Alert:
+    # Under push nobody writes up = 0: the daemon pushes 1, and then nothing.
+    pushed = max_by(over_time("last", select(m.SHARDWATCH_PUSH_SAMPLES_TOTAL), "1d"), *NODE)
+    return Alert(
+        name="ShardwatchNotPushing",
+        severity=Severity.CRITICAL,
+        symptom=True,
+        component=Component.EXPORTER,
+        expr=unless(pushed, select(UP), on=NODE),
+        for_="2m",
+        panel=SELF_DAEMON,
+        summary=Text(
+            "Shardwatch on {{ $labels.instance }} has stopped pushing",
+            "{{ $labels.instance }} 上的 Shardwatch 已停止推送",
+        ),
+        description=Text(
+            "It pushed within the last day and pushes nothing now. The node is not monitored: the daemon or the node "
+            "is down, or cannot reach the receiver.",
+            "它在一天之内推送过，现在没有任何推送。该节点无人监控：守护进程或节点不可用，或无法连接接收端。",
+        ),
+        action=Text(
+            "On the node run shardwatch check: PushFailing gives the reason. If the daemon is down, start it. "
+            "Silence the alert for a day if the node was taken out of service.",
+            "在节点上运行 shardwatch check：PushFailing 会给出原因。守护进程未运行则启动它；节点已下线则静默一天。",
+        ),
+    )
+
+
+def _failing() -> Alert:
+    return Alert(
+        name="PushFailing",
+        severity=Severity.WARNING,
+        component=Component.EXPORTER,
+        expr=select(m.SHARDWATCH_SOURCE_UP, source=regex("push:.+")).equals(0),
+        for_="5m",
+        panel=SELF_SOURCES,
+        summary=Text(
+            "{{ $labels.source }} on {{ $labels.instance }} fails",
+            "{{ $labels.instance }} 的 {{ $labels.source }} 失败",
+        ),
+        description=Text(
+            "The receiver has accepted nothing for 5 minutes. What it misses waits in memory for an hour at most.",
+            "接收端已有 5 分钟未接受任何数据。未送达的数据在内存中最多保留一小时。",
+        ),
+        action=Text(
+            "Read the reason in shardwatch_source_down_info: http_4xx: URL, tenant or credentials; http_5xx, refused, "
+            "timeout: the receiver or the network.",
+            "在 shardwatch_source_down_info 中查看原因：http_4xx：URL、租户或凭据；http_5xx、refused、timeout：接收端或网络。",
+        ),
+    )
+
+
+def _dropped() -> Alert:
+    return Alert(
+        name="PushSamplesDropped",
+        severity=Severity.WARNING,
+        component=Component.EXPORTER,
+        expr=increase(select(m.SHARDWATCH_PUSH_SAMPLES_DROPPED_TOTAL), "15m") > 0,
+        for_="1m",
+        panel=SELF_PUSH,
+        summary=Text(
+            "Shardwatch on {{ $labels.instance }} drops samples for {{ $labels.target }}: {{ $labels.reason }}",
+            "{{ $labels.instance }} 上的 Shardwatch 丢弃发往 {{ $labels.target }} 的样本：{{ $labels.reason }}",
+        ),
+        description=Text(
+            "{{ $value | humanize }} samples in 15 minutes never reached the receiver; graphs have a gap there.",
+            "15 分钟内有 {{ $value | humanize }} 个样本未送达；图表在该时段有缺口。",
+        ),
+        action=Text(
+            "refused: read the receiver's log (limits, out-of-order samples, credentials). queue_full, too_old: it was "
+            "away for longer than queue.max_bytes or queue.max_age cover.",
+            "refused：查看接收端日志（限额、乱序样本、凭据）。queue_full、too_old：其不可用时间超出 queue.max_bytes 或 "
+            "queue.max_age。",
+        ),
+    )
