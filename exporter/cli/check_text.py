@@ -12,6 +12,7 @@ from exporter.cli.check_well import well
 from exporter.cli.exit_codes import OK, UNKNOWN
 from exporter.cli.multi_node import spanning_lines
 from exporter.cli.terminal import duration, padded, painter, printable
+from exporter.diagnosis.evidence import own_evidence
 from exporter.diagnosis.verdict_names import VERDICT_NAMES
 from exporter.model.finding import Severity, VerdictState
 from exporter.model.text import Language, Text
@@ -132,8 +133,8 @@ def finding_lines(
     yield f"{paint(colour, word)} {printable(finding.summary)}{f'  {since}' if since else ''}"
     inner = " " * 4
     yield from _causes(finding, language, unix_now, inner)
-    if finding.evidence:
-        yield f"{inner}{Text('evidence', '依据').in_(language)}: {_evidence(finding, language)}"
+    if evidence := _evidence(finding, language):
+        yield f"{inner}{Text('evidence', '依据').in_(language)}: {evidence}"
     if felt := impact(finding, node, language):
         yield f"{inner}{Text('impact', '影响').in_(language)}: {felt}"
     heading = Text("do", "处理").in_(language)
@@ -163,18 +164,20 @@ def _causes(
     for cause in finding.causes[:MAX_ENTRIES] if depth <= MAX_DEPTH else ():
         began = since_text(cause.since, language, unix_now)
         yield f"{indent}{word}: {printable(cause.summary)}{f'  {began}' if began else ''}"
-        if cause.evidence:
-            yield f"{indent}  {_evidence(cause, language)}"
+        if evidence := _evidence(cause, language):
+            yield f"{indent}  {evidence}"
         yield from _causes(cause, language, unix_now, f"{indent}  ", depth + 1)
     yield from (f"{indent}{word}: {more}" for more in _omitted(finding.causes, language))
 
 
 def _evidence(finding: api.FindingDocument, language: Language) -> str:
+    of_causes = [item for cause in finding.causes[:MAX_ENTRIES] for item in cause.evidence]
+    evidence = own_evidence(finding.evidence, of_causes)
     shown = (
         printable(f"{item.label or item.name} {values.evidence(item.value, item.unit, language)}")
-        for item in finding.evidence[:MAX_ENTRIES]
+        for item in evidence[:MAX_ENTRIES]
     )
-    return "  ".join((*shown, *_omitted(finding.evidence, language)))
+    return "  ".join((*shown, *_omitted(evidence, language)))
 
 
 def _omitted(entries: Sequence[object], language: Language) -> tuple[str, ...]:

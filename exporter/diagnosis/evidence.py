@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeVar
 
 from exporter.model.text import Text
 
@@ -82,6 +84,23 @@ _PATTERNS = (
     (re.compile(r"running_(.+)"), Text("running on {0}", "{0} 运行")),
     (re.compile(r"utilization_gpu_(.+)"), Text("utilization of GPU {0}", "{0} 号卡利用率")),
 )
+
+
+class _Item(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def value(self) -> object: ...
+
+
+_AnyItem = TypeVar("_AnyItem", bound=_Item)
+
+
+def own_evidence(evidence: Iterable[_AnyItem], of_causes: Iterable[_Item]) -> Sequence[_AnyItem]:
+    """Return the evidence of a finding that its causes, which stand above it, do not show with the same value."""
+    shown = [(item.name, item.value) for item in of_causes]
+    return tuple(item for item in evidence if (item.name, item.value) not in shown)
 
 
 def label(name: str) -> Text:

@@ -232,12 +232,9 @@ def _xid(node: NodeTables, uuid: str) -> PageCell:
 def topology(node: NodeTables) -> PageTable:
     """Return the path between any two GPUs; of many GPUs, how many pairs each path joins."""
     topology, say = node.snapshot.topology, node.say
-    slowest = [
-        say("slowest_path").format(replica=clean(group.replica), path=group.worst)
-        for group in topology.groups
-        if group.worst
-    ]
-    note = " · ".join(values.first(slowest, MAX_PATHS, say))
+    slowest = [f"{clean(group.replica)} {clean(group.worst)}" for group in topology.groups if group.worst]
+    paths_shown = " · ".join(values.first(slowest, MAX_PATHS, say))
+    note = say("slowest_paths").format(paths=paths_shown) if slowest else ""
     members = [card.facts.uuid for card in node.snapshot.cards if card.facts.instance is None]
     if len(members) > MAX_MATRIX:
         found = Counter(path.path for path in topology.paths)

@@ -35,9 +35,9 @@ class NodeTables:
         self.marked_by: dict[str, str] = {}  # subject → the name of that finding
         for finding in flatten(snapshot.findings).values():
             level = severity_level(finding.severity)
-            if _ORDER.index(level) > _ORDER.index(self.marks.get(finding.subject.name, Level.NONE)):
-                self.marks[finding.subject.name] = level
-                self.marked_by[finding.subject.name] = finding.id
+            for name in filter(None, (finding.subject.name, finding.replica)):  # whose users it hurts, too
+                if _ORDER.index(level) > _ORDER.index(self.marks.get(name, Level.NONE)):
+                    self.marks[name], self.marked_by[name] = level, finding.id
 
     def _cause(self, replica: str) -> str:
         concerning = (found for found in self.snapshot.findings if found.subject.name == replica and found.causes)

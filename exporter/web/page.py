@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from exporter import __version__
-from exporter.diagnosis.evidence import label
+from exporter.diagnosis.evidence import label, own_evidence
 from exporter.model import Snapshot
 from exporter.model.finding import Finding, VerdictState
 from exporter.model.text import Language
@@ -87,6 +87,9 @@ def _problem(finding: Finding, language: Language, say: Words, now: float) -> Sh
         lasted = values.age(max(0.0, now - finding.since), say)
         since = say("since").format(time=values.clock(finding.since, now), age=lasted)
     level = severity_level(finding.severity)
+    evidence = own_evidence(
+        finding.evidence, [item for cause in finding.causes[:MAX_CAUSES] for item in cause.evidence]
+    )
     return ShownFinding(
         key=f"{finding.id}-{finding.subject.name}",
         level=level,
@@ -95,9 +98,9 @@ def _problem(finding: Finding, language: Language, say: Words, now: float) -> Sh
         since=since,
         evidence=tuple(
             (clean(label(item.name).in_(language)), values.evidence(item.value, item.unit, language))
-            for item in finding.evidence[:MAX_EVIDENCE]
+            for item in evidence[:MAX_EVIDENCE]
         ),
-        more_evidence=max(0, len(finding.evidence) - MAX_EVIDENCE),
+        more_evidence=max(0, len(evidence) - MAX_EVIDENCE),
         causes=tuple(_problem(cause, language, say, now) for cause in finding.causes[:MAX_CAUSES]),
         more_causes=max(0, len(finding.causes) - MAX_CAUSES),
         steps=tuple(clean(step.in_(language), MAX_SENTENCE) for step in finding.steps),

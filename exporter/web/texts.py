@@ -77,7 +77,7 @@ TEXTS: Mapping[str, Text] = {
                         "份额取最近 {window}，错误率取最近 {errors}"),
     "more_items": Text("+{count} more", "另有 {count} 项"),
     "nothing_wrong": Text("No GPU has a problem.", "没有 GPU 存在问题。"),
-    "slowest_path": Text("slowest path of {replica}: {path}", "{replica} 的最慢路径：{path}"),
+    "slowest_paths": Text("slowest path of {paths}", "最慢路径：{paths}"),
     "curve": Text("{series}, 10 min: {low} to {high}", "{series}，10 分钟：{low} 至 {high}"),
     "no_events": Text("None since the daemon started.", "守护进程启动以来没有事件。"),
     # columns

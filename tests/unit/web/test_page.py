@@ -106,6 +106,23 @@ def test_the_finding_stands_first_with_cause_evidence_and_what_to_do(heat):
     assert list(document.sections)[1] == "findings"
 
 
+def test_evidence_that_stands_with_the_cause_is_not_repeated(heat):
+    finding = page_of(*heat).problems[0]
+    cause = dict(finding.causes[0].evidence)
+    assert {"temperature", "SM clock", "PCI"} <= set(cause)
+    assert not set(cause) & set(dict(finding.evidence))
+    assert "temperature of its peers" in dict(finding.evidence)
+    other = replace(heat[0].findings[0].evidence[0], name="temperature", value=1.0)
+    shown = replace(heat[0], findings=(replace(heat[0].findings[0], evidence=(other,)),))
+    shown_evidence = page_of(shown).problems[0].evidence
+    assert [name for name, _ in shown_evidence] == ["temperature"], "another value is no repetition"
+
+
+def test_the_replica_that_waits_for_a_straggler_is_marked(heat):
+    replicas = next(table for table in page_of(*heat).tables if table.id == "replicas")
+    assert [row.level for row in replicas.rows] == [Level.WARNING, Level.NONE]
+
+
 def test_the_head_counts_the_findings_of_the_gravest_severity_beside_the_verdict(heat):
     shown, history = heat
     finding = shown.findings[0]
