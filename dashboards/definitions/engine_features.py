@@ -9,11 +9,23 @@ from dashboards.no_data_text import Requires
 from dashboards.panels import Cell, NumberFormat, Panel, column, series, table, time_series
 from dashboards.variables import EXPORTER_WINDOW, RATE_INTERVAL, selected
 from exporter.catalog import metrics as m
+from exporter.catalog.spec import Metric, Unit
 from exporter.model.text import Text
-from exporter.promql import binary, max_by, rate, sum_by
+from exporter.promql import Expr, binary, max_by, rate, sum_by
 
 FEATURE = (Requires.FULL, Requires.FEATURE)
 STORE = (Requires.STORE,)
+
+
+def _per_second(metric: Metric) -> Expr:
+    tokens = sum_by(rate(selected(metric), RATE_INTERVAL), "instance", "replica")
+    return tokens.as_unit(Unit.TOKENS, per_second=True)  # of hits: of most engines
+
+
+def _prefill_share() -> Expr:
+    computed = _per_second(m.LLM_PROMPT_TOKENS_TOTAL) - _per_second(m.LLM_PREFIX_CACHE_HITS_TOTAL)
+    return (computed / (computed + _per_second(m.LLM_GENERATION_TOKENS_TOTAL))).as_unit(Unit.RATIO)
+
 
 FEATURES: tuple[Panel, ...] = (
     time_series(
@@ -189,6 +201,17 @@ FEATURES: tuple[Panel, ...] = (
             Text("{{store}} evicted", "{{store}} 淘汰"),
         ),
         requires=STORE, panel_id=ids.REPLICA_STORE_ERRORS,
+    ),
+    time_series(
+        Text("Prefill share of tokens", "预填充 token 占比"),
+        Text(
+            "Prompt tokens that were computed over those and the generated ones: what was found in the prefix cache is left out. "
+            "A high share delays the answers beside it; more cache hits or disaggregation lower it. Too high where the engine "
+            "counts cache hits in blocks.",
+            "实际计算的提示 token 占其与生成 token 之和的比例（不含前缀缓存命中）。占比高会拖慢同批回答；提高命中率或分离预填充可降低。按块统计命中的引擎会偏高。",
+        ),
+        series(_prefill_share, REPLICA_NAME),
+        requires=(Requires.TRAFFIC,), max_value=1,
     ),
     time_series(
         Text("Waiting requests by reason", "排队请求的原因"),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from exporter.engines.engine import RELAYED_FROZEN_AFTER, Engine
 from exporter.engines.tables import ENGINES
-from exporter.model import Stage
+from exporter.model import Detail, Quantity, Stage
 from exporter.model.server import ServerProcess
 
 _INTRODUCTION = """\
@@ -22,6 +22,36 @@ _MISSING = """\
 
 What an engine never exposes is absent, and `llm_signal_missing_info` names it with the reason.
 """
+_FEATURES = """\
+## Features
+
+What engines report of features that not every one of them has, where the feature is in use and the version tells:
+Aphrodite is read under all of vLLM's names, and 0.6 has few of them. All of it is in the full set (`series: full`);
+findings read it with either set.
+"""
+# By what each is known; an engine has a feature if its table fills any of it.
+_TARGETS_OF: Mapping[str, tuple[Quantity | Stage | Detail, ...]] = {
+    "speculation: tokens drafted and accepted": (Quantity.SPEC_DRAFT_TOKENS,),
+    "speculation: acceptance by position": (Detail.SPEC_POSITIONS,),
+    "speculation: acceptance as the engine averages it": (Quantity.SPEC_ACCEPTANCE_NOW,),
+    "KV cache outside of the engine: hits": (Quantity.EXTERNAL_CACHE_HITS,),
+    "prompt tokens by source": (Detail.PROMPT_SOURCES,),
+    "cached tokens by tier": (Detail.CACHED_SOURCES,),
+    "bytes to and from host memory": (Detail.OFFLOAD_BYTES,),
+    "usage of the tier in host memory": (Quantity.HOST_CACHE_CAPACITY,),
+    "role in disaggregation": (),
+    "queues by stage": (Detail.SCHEDULER_QUEUES,),
+    "transfers of KV caches": (Quantity.KV_TRANSFERS,),
+    "failed transfers of KV caches": (Detail.TRANSFER_FAILURES,),
+    "waiting requests by reason": (Detail.WAITING_REASONS,),
+    "LoRA slots": (Detail.LORA_SLOTS,),
+    "prompt and answer lengths": (Stage.PROMPT_LENGTH, Stage.GENERATION_LENGTH),
+    "tokens per step": (Stage.STEP_TOKENS,),
+    "balance of experts": (Quantity.EXPERT_BALANCE,),
+    "time of the scheduler by stage": (Detail.SCHEDULER_STAGES,),
+    "duration of the start": (Detail.STARTUP_PHASES,),
+    "sleep state": (Detail.SLEEP_STATES,),
+}
 _WORK = f"""\
 ## Progress and prefix cache
 
@@ -47,6 +77,9 @@ def reference() -> str:
             "",
             _MISSING,
             *table(("engine", "signal: reason"), ((engine.title, _missing(engine)) for engine in ENGINES)),
+            "",
+            _FEATURES,
+            *table(("feature", "engines"), map(_feature, _TARGETS_OF.items())),
             "",
             _WORK,
             *table(
@@ -102,6 +135,16 @@ def _missing(engine: Engine) -> str:
     for signal, reason in engine.missing().items():
         by_reason.setdefault(reason, []).append(signal)
     return "; ".join(f"`{reason}`: {', '.join(signals)}" for reason, signals in by_reason.items()) or "–"
+
+
+def _feature(feature: tuple[str, tuple[Quantity | Stage | Detail, ...]]) -> tuple[str, ...]:
+    name, targets = feature
+    given = [
+        engine.title
+        for engine in ENGINES
+        if (any(row.target in targets for row in engine.fields) if targets else engine.role_label)
+    ]
+    return name, ", ".join(given)
 
 
 def _work(engine: Engine) -> tuple[str, ...]:
