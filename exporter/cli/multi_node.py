@@ -28,11 +28,12 @@ class _Part(NamedTuple):
 
 def spanning_lines(answers: Sequence[Answer], language: Language) -> Iterator[str]:
     """Yield a line for each replica that spans nodes: on which it is, what of it is lost, which nodes are missing."""
+    own_names = [answer.document.node for answer in answers if answer.document is not None]
     parts: dict[str, list[_Part]] = {}
     for answer in answers:
         if answer.document is not None and not answer.problem:
             for part in answer.document.replica_parts:
-                parts.setdefault(part.replica_key, []).append(_Part(_name(answer), answer.document, part))
+                parts.setdefault(part.replica_key, []).append(_Part(_name(answer, own_names), answer.document, part))
     for key, found in list(parts.items())[:MAX_KEYS]:
         found.sort(key=lambda one: (one.part.role != "head", one.part.node_rank or 0))
         said = Text("; ", "；").in_(language).join(part.in_(language) for part in _said(found))
@@ -64,10 +65,10 @@ def _on_node(part: _Part) -> Text:
     return said
 
 
-def _name(answer: Answer) -> str:
-    """Return the node's own name, else its address."""
-    node = answer.document
-    return printable(node.node) if node is not None and node.node else answer.url
+def _name(answer: Answer, own_names: Sequence[str]) -> str:
+    """Return the node's own name where no other node has it, else its address."""
+    name = answer.document.node if answer.document is not None else ""
+    return printable(name) if name and own_names.count(name) == 1 else answer.url
 
 
 def named_across(states: Sequence[NodeState]) -> list[NodeState]:
