@@ -60,19 +60,20 @@ def _verdicts(node: api.NodeDocument) -> Iterator[Text]:
 
 
 def _gateway(node: api.NodeDocument, gateway: api.GatewayDocument) -> Iterator[Text]:
-    """Yield shares, errors and queue of a gateway that no finding names and that sends ejected replicas nothing."""
+    """Yield shares, errors and queue of a gateway, unless it fails, feeds ejected replicas, or a finding names it."""
+    errors = [backend.error_ratio for backend in gateway.backends if backend.error_ratio is not None]
     ejected = {replica.replica for replica in node.replicas if replica.verdict.state is VerdictState.EJECT}
     shares = [(backend.replica or backend.backend, backend.share) for backend in gateway.backends]
     if (
         not gateway.up
         or _is_named(node.findings, gateway.gateway)
+        or max(errors, default=0.0) > limit.ERROR_RATIO_WARNING
         or any(name in ejected and (share or 0.0) > limit.GATEWAY_SHARE for name, share in shares)
     ):
         return
     yield Text(f"gateway {gateway.gateway}", f"网关 {gateway.gateway}")
     if known := [f"{name} {values.percent(share)}" for name, share in shares if share is not None]:
         yield _listed(known)
-    errors = [backend.error_ratio for backend in gateway.backends if backend.error_ratio is not None]
     if errors:
         highest = values.percent(max(errors))
         yield (

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from exporter.diagnosis import thresholds as limit
 from exporter.diagnosis.history import Past
-from exporter.diagnosis.view import View, queues, replica_subject, requests, window
+from exporter.diagnosis.view import View, less_load, queues, replica_subject, requests, window
 from exporter.model import EMPTY, Quantity, ReplicaState, Signal, Stage
 from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind
 from exporter.model.text import Text
@@ -234,7 +234,7 @@ def _siblings(past: Past, model: str, replicas: list[ReplicaState]) -> Iterator[
                     f"与 {fastest.name} 对比 GPU 与引擎参数。",
                 ),
             ),
-            relief=Text(f"Move load off {replica.name}.", f"减少发往 {replica.name} 的流量。"),
+            relief=less_load(replica.name),
             replica=replica.name,
         )
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from exporter.diagnosis import (
+    assignments,
     balance,
     engine_features,
     gateways,
@@ -115,6 +116,7 @@ def find(snapshot: Snapshot, past: Past = _NO_PAST) -> tuple[Finding, ...]:
     return (
         *of_replicas,
         *engine_features.findings(view, past),
+        *assignments.findings(view),
         *balance.findings(view, past),
         *replica_changes.findings(view, past),
         *gateways.findings(view, past, failing),

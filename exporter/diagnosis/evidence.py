@@ -18,6 +18,7 @@ _LABELS = {
     "error_ratio": Text("error ratio", "错误率"),
     "failed_transfers": Text("failed transfers", "失败的传输"),
     "failures_to_requests": Text("failures over requests", "失败数/请求数"),
+    "gpu_work": Text("GPUs", "GPU"),
     "gpus": Text("GPUs", "GPU 数"),
     "hit_ratio": Text("hit rate", "命中率"),
     "hit_ratio_before": Text("hit rate before", "此前命中率"),
@@ -60,7 +61,7 @@ _LABELS = {
     "sm_clock": Text("SM clock", "SM 时钟"),
     "sm_clock_max": Text("maximum SM clock", "最高 SM 时钟"),
     "temperature": Text("temperature", "温度"),
-    "temperature_margin": Text("below slowdown", "距降频温度"),
+    "temperature_margin": Text("margin to slowdown", "距降频温度"),
     "throttled": Text("throttled for", "降频时间占比"),
     "ttft_mean": Text("mean TTFT", "平均 TTFT"),
     "uncorrectable_errors": Text("uncorrectable errors", "不可纠正的错误"),
@@ -110,6 +111,8 @@ def label(name: str) -> Text:
         return known
     if name.endswith("_of_peers"):
         return label(name.removesuffix("_of_peers")) + Text(" of its peers", "（同组）")
+    if name.endswith("_of_gpus"):
+        return label(name.removesuffix("_of_gpus")) + Text(" of its GPUs", "（所用 GPU）")
     for pattern, text in _PATTERNS:
         if match := pattern.fullmatch(name):
             return Text(text.en.format(match[1]), text.zh.format(match[1]))

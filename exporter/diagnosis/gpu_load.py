@@ -9,7 +9,7 @@ from exporter.diagnosis import thresholds as limit
 from exporter.diagnosis.cause_names import CAUSE_NAMES
 from exporter.diagnosis.history import BRAKE, POWER_CAP, THERMAL, Past
 from exporter.diagnosis.memory_holders import MemoryOwner, holders
-from exporter.diagnosis.view import View, location, measured, signal
+from exporter.diagnosis.view import View, less_load, location, measured, signal
 from exporter.model import CardState, Cause, Signal, Straggler
 from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind
 from exporter.model.median import median
@@ -149,7 +149,7 @@ def _straggler(view: View, card: CardState) -> Iterator[Finding]:
         ),
         cause=cause,
         actions=tuple(steps),
-        relief=Text(f"Move load off {straggler.replica}.", f"减少发往 {straggler.replica} 的流量。"),
+        relief=less_load(straggler.replica),
         replica=straggler.replica,
     )
 

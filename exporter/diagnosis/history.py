@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from exporter.diagnosis import thresholds as limit
 from exporter.diagnosis.counters import SAMPLE_SECONDS, Counter, CounterWindow
+from exporter.diagnosis.idle_gpus import IdleGpus
 from exporter.diagnosis.view import longest_window, requests
 from exporter.model import EMPTY, Detail, Quantity, ReplicaState, Snapshot, Stage
 from exporter.model.median import median
@@ -76,6 +77,7 @@ class Past(Struct, frozen=True, kw_only=True):
     pools: Mapping[tuple[str, str], PoolPast] = EMPTY  # (gateway, pool)
     nics: Mapping[NicPortKey, NicPast] = EMPTY
     store_errors: Mapping[str, Mapping[str, float]] = EMPTY  # store → operation → count during the window
+    idle_gpus: Mapping[str, float] = EMPTY  # uuid → since when (monotonic) it has computed nothing
 
     def of(self, replica: str) -> ReplicaPast:
         """Return the past of a replica, an empty one where nothing is known."""
@@ -101,6 +103,7 @@ class DiagnosisHistory:
     def __init__(self) -> None:
         self._records: dict[str, _Record] = {}
         self._counters = CounterWindow()
+        self._idle_gpus = IdleGpus()
         self._active: dict[Counter, float] = {}  # seconds, where the driver does not measure them
         self._running: dict[Counter, float] = {}  # request seconds
         self._sampled_at: float | None = None
@@ -136,6 +139,7 @@ class DiagnosisHistory:
             pools=self._pools,
             nics=self._nics,
             store_errors=self._stores,
+            idle_gpus=self._idle_gpus.update(snapshot.cards),
         )
 
     def _read(self, snapshot: Snapshot) -> Iterator[tuple[Counter, float]]:

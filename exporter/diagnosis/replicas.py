@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from exporter.diagnosis import thresholds as limit
 from exporter.diagnosis.history import Past
+from exporter.diagnosis.idle_gpus import is_computing
 from exporter.diagnosis.view import (
     View,
     kv_cache_usage,
+    less_load,
     measured,
     replica_subject,
     requests,
@@ -17,9 +19,12 @@ from exporter.diagnosis.view import (
     why_down,
     window,
 )
-from exporter.model import Quantity, ReplicaState, Signal, Stage
+from exporter.model import CardState, Quantity, ReplicaState, Signal, Stage
 from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind
 from exporter.model.text import Text
+
+_WAIT = Text("busy without computing, as in a collective that does not end", "繁忙但没有计算，如同集合通信不结束")
+_NO_WORK = Text("idle: the engine gives them no work", "空闲：引擎没有下发任务")
 
 
 def findings(view: View, past: Past) -> Iterator[Finding]:
@@ -31,11 +36,10 @@ def findings(view: View, past: Past) -> Iterator[Finding]:
             yield from _stale_ranks(replica)
             yield from _idle_with_queue(view, replica)
             yield from _queue_growing(view, past, replica)
-            yield from _errors(replica)
+            yield from _errors(view, replica)
             yield from _cache(past, replica)
             yield from _preemptions(past, replica)
     yield from _versions(view)
-    yield from _unassigned(view)
 
 
 def _traffic(view: View, name: str) -> tuple[Evidence, ...]:
@@ -57,8 +61,7 @@ def _down(view: View, past: Past, replica: ReplicaState) -> Iterator[Finding]:
     status = replica.status
     if status.up or status.reason == "starting" or replica.last_read_at is None:
         return
-    model = replica.labels.model
-    others = [other for other in view.snapshot.replicas if other.labels.model == model and other.status.up]
+    model, others = replica.labels.model, view.siblings_of(replica)
     sent = _still_sent(view, replica.name)
     known = past.of(replica.name)
     is_loading = known.down_for < limit.LOADING_SECONDS or not known.served_last
@@ -97,6 +100,7 @@ def _no_progress(view: View, replica: ReplicaState) -> Iterator[Finding]:
             *measured("requests_waiting", waiting),
             *_traffic(view, replica.name),
             *_elsewhere(view, replica.name),
+            *_of_gpus(view, replica.name),
         ),
         actions=(
             *_other_nodes(view, replica.name),
@@ -134,6 +138,20 @@ def _other_nodes(view: View, name: str) -> tuple[Text, ...]:
     )
 
 
+def _of_gpus(view: View, name: str) -> Iterator[Evidence]:
+    """Yield what a replica's GPUs do: whether they wait for each other, get no work, or compute a long step."""
+    gpus = [card for card in view.gpus_of(name) if card.reading is not None]
+    computing = [is_computing(card) for card in gpus]
+    utilization = _mean(gpus, Signal.UTILIZATION)
+    if any(computing):
+        yield Evidence("gpu_work", Text("still compute", "仍在计算"))
+    elif utilization is not None and None not in computing:
+        yield Evidence("gpu_work", _WAIT if utilization >= limit.BUSY_UTILIZATION else _NO_WORK)
+    yield from measured("utilization_of_gpus", utilization, "ratio")
+    yield from measured("sm_active_of_gpus", _mean(gpus, Signal.SM_ACTIVE), "ratio")
+    yield from measured("power_of_gpus", _mean(gpus, Signal.POWER), "watts")
+
+
 def _standstill(name: str, running: float, waiting: float) -> Text:
     if not running:
         return Text(
@@ -146,9 +164,14 @@ def _standstill(name: str, running: float, waiting: float) -> Text:
     )
 
 
-def _errors(replica: ReplicaState) -> Iterator[Finding]:
+def _fails(replica: ReplicaState) -> bool:
     figures = window(replica)
-    if figures is None or figures.error_ratio is None or figures.error_ratio <= limit.ERROR_RATIO_WARNING:
+    return figures is not None and (figures.error_ratio or 0.0) > limit.ERROR_RATIO_WARNING
+
+
+def _errors(view: View, replica: ReplicaState) -> Iterator[Finding]:
+    figures = window(replica)
+    if figures is None or figures.error_ratio is None or not _fails(replica):
         return
     finished = (figures.request_rate or 0.0) * figures.seconds
     if finished < limit.ERROR_REQUESTS:
@@ -162,6 +185,7 @@ def _errors(replica: ReplicaState) -> Iterator[Finding]:
             f"{replica.name} 有 {figures.error_ratio:.1%} 的请求失败",
         ),
         evidence=(Evidence("error_ratio", figures.error_ratio, "ratio"), Evidence("requests", finished)),
+        relief=less_load(replica.name) if any(not _fails(other) for other in view.siblings_of(replica)) else None,
         actions=(
             Text("Read the engine's log for the errors of the failed requests.", "在引擎日志中查看失败请求的错误。"),
         ),
@@ -240,7 +264,11 @@ def _queue_growing(view: View, past: Past, replica: ReplicaState) -> Iterator[Fi
 
 def _utilization(view: View, name: str) -> float | None:
     """Return the mean utilization of a replica's GPUs, None where none is known."""
-    known = [value for card in view.gpus_of(name) if (value := signal(card, Signal.UTILIZATION)) is not None]
+    return _mean(view.gpus_of(name), Signal.UTILIZATION)
+
+
+def _mean(gpus: Sequence[CardState], name: Signal) -> float | None:
+    known = [value for card in gpus if (value := signal(card, name)) is not None]
     return sum(known) / len(known) if known else None
 
 
@@ -314,51 +342,6 @@ def _stale_ranks(replica: ReplicaState) -> Iterator[Finding]:
             evidence=(Evidence("rank", rank),),
             actions=(Text("Restart the worker (ray list actors).", "重启该 worker（ray list actors）。"),),
             replica=replica.name,
-        )
-
-
-_SAY_GPUS = Text("Name its GPUs: gpus under the engine.", "在该引擎配置下用 gpus 写明其 GPU。")
-_ASSIGN = {  # what to do where the GPUs of a replica are not known, by reason
-    "no_driver": Text(
-        "Run nvidia-smi on the node; without GPUs set gpu: {enabled: false}.",
-        "在节点上运行 nvidia-smi；无 GPU 时设置 gpu: {enabled: false}。",
-    ),
-    "pid_namespace": Text(
-        "Run Shardwatch in the PID namespace of the host (hostPID: true, --pid host), or name the GPUs: gpus under "
-        "the engine.",
-        "让 Shardwatch 运行在宿主机 PID 命名空间（hostPID: true、--pid host），或在该引擎配置下用 gpus 写明 GPU。",
-    ),
-    "no_permission": Text(
-        "Run Shardwatch as root or give it CAP_SYS_PTRACE, or name the GPUs: gpus under the engine.",
-        "以 root 运行 Shardwatch 或授予 CAP_SYS_PTRACE，或在该引擎配置下用 gpus 写明其 GPU。",
-    ),
-    "no_listener": Text(
-        "Compare the port of its URL with the open ones (ss -ltnp); if it is on another node, name no GPU.",
-        "将其 URL 的端口与已打开的端口比较（ss -ltnp）；若在其他节点则无需写 GPU。",
-    ),
-    "unknown_gpu": Text(
-        "Compare gpus of the engine in the configuration with nvidia-smi -L.",
-        "将配置中该引擎的 gpus 与 nvidia-smi -L 比较。",
-    ),
-    "hung": Text(
-        "Find the process that is stuck in the kernel (ps -eo pid,stat,wchan,args, state D); end its wait or reboot.",
-        "找到卡在内核中的进程（ps -eo pid,stat,wchan,args，状态 D）；解除其等待或重启节点。",
-    ),
-}
-
-
-def _unassigned(view: View) -> Iterator[Finding]:
-    for name, reason in view.snapshot.daemon.unassigned.items():
-        if reason == "remote" or name not in view.replicas:
-            continue
-        yield Finding(
-            id="ReplicaUnassigned",
-            severity=Severity.INFO,
-            subject=Subject(SubjectKind.REPLICA, name, name),
-            summary=Text(f"The GPUs of {name} are not known: {reason}", f"未知 {name} 使用哪些 GPU：{reason}"),
-            evidence=(Evidence("reason", reason),),
-            actions=(_ASSIGN.get(reason, _SAY_GPUS),),
-            replica=name,
         )
 
 

@@ -53,4 +53,7 @@ UNANSWERED_SECONDS = 60.0  # after which a GPU whose driver call does not return
 
 # Findings alone: no alert judges these.
 CERTIFICATE_DRAIN_SECONDS = 3600.0
+COMPUTING_MEMORY = 0.02  # of the cycles; a collective that waits uses less than 0.01, a decoding GPU more than 0.3
+COMPUTING_TENSOR = 0.005
+COUNTERS_STILL_SECONDS = 4.5  # between two polls at the default interval, of which the second may come early
 GATEWAY_SHARE = 0.02  # of a pool's requests; less is a probe

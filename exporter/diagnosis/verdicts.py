@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from exporter.diagnosis import thresholds as limit
-from exporter.diagnosis.view import View, is_misread
+from exporter.diagnosis.history import Past
+from exporter.diagnosis.view import View, is_misread, requests
 from exporter.diagnosis.xid_meanings import meaning
 from exporter.model import CardState, EngineReading, Quantity, ReplicaState, Signal, Snapshot
 from exporter.model.finding import NO_REPLICA_SERVES, Verdict, Verdicts, VerdictState, gpu_name
@@ -11,6 +14,7 @@ from exporter.model.text import Text
 from exporter.model.xid_catalog import Class, describe
 
 NO_PROGRESS = "no_progress"  # the reason of a replica that has requests and does nothing
+_NO_PAST = Past()
 _SERVE = Verdict(VerdictState.SERVE)
 # What a failed poll proves: nobody listens.  A timeout proves nothing, since a saturated engine answers late.
 _CERTAINLY_DOWN = frozenset({"refused"})
@@ -20,11 +24,11 @@ _GPU_OUT = {
 }
 
 
-def verdicts(snapshot: Snapshot) -> Verdicts:
-    """Return the verdicts that this snapshot alone supports; unknown wherever it does not say."""
+def verdicts(snapshot: Snapshot, past: Past = _NO_PAST) -> Verdicts:
+    """Return the verdicts that this snapshot and its past support; unknown wherever they do not say."""
     view = View(snapshot)
     gpus = {card.facts.uuid: _gpu(view, card) for card in snapshot.cards}
-    replicas = {replica.name: _replica(view, replica, gpus) for replica in snapshot.replicas}
+    replicas = {replica.name: _replica(view, past, replica, gpus) for replica in snapshot.replicas}
     return Verdicts(replicas=replicas, gpus=gpus, node=_node(snapshot, replicas, gpus))
 
 
@@ -55,7 +59,7 @@ def _same(text: str) -> Text:
     return Text(text, text)
 
 
-def _replica(view: View, replica: ReplicaState, gpus: dict[str, Verdict]) -> Verdict:
+def _replica(view: View, past: Past, replica: ReplicaState, gpus: dict[str, Verdict]) -> Verdict:
     below = [gpus[uuid] for uuid in view.uuids_of.get(replica.name, ()) if uuid in gpus]
     lost = next((found for found in below if found.state is VerdictState.EJECT), None)
     if lost is not None:
@@ -65,6 +69,12 @@ def _replica(view: View, replica: ReplicaState, gpus: dict[str, Verdict]) -> Ver
     if replica.frozen:
         detail = _same(replica.name) + Text(" has requests and makes no progress", " 有请求但没有进展")
         return Verdict(VerdictState.EJECT, NO_PROGRESS, detail)
+    if _stands_still(view, past, replica):
+        detail = _same(replica.name) + Text(
+            " has requests, its counters do not move and its GPUs compute nothing",
+            " 有请求，但计数器不变且 GPU 没有计算",
+        )
+        return Verdict(VerdictState.EJECT, NO_PROGRESS, detail)
     expires = replica.certificate_expires
     if expires is not None and expires - view.snapshot.unix_time < limit.CERTIFICATE_DRAIN_SECONDS:
         name = replica.name
@@ -72,6 +82,30 @@ def _replica(view: View, replica: ReplicaState, gpus: dict[str, Verdict]) -> Ver
         return Verdict(VerdictState.DRAIN, "certificate", detail)
     draining = next((found for found in below if found.state is VerdictState.DRAIN), None)
     return draining or (_unread(replica) if _is_blank(replica.reading) else _SERVE)
+
+
+def _stands_still(view: View, past: Past, replica: ReplicaState) -> bool:
+    """Return whether requests run, no counter moves, and no GPU of the replica has computed for ``idle_after``.
+
+    The page must have been read while they were idle: what ran on an older one may have ended.  Of a replica that
+    spans nodes, the GPUs of another one may compute.
+    """
+    reading = replica.reading
+    if reading is None or reading.idle_after is None or replica.moved_at is None:
+        return False
+    if not requests(replica, Quantity.REQUESTS_RUNNING) or _spans_nodes(view, replica.name):
+        return False
+    idle_since = [past.idle_gpus.get(uuid, inf) for uuid in view.uuids_of.get(replica.name, ())]
+    last_at = max(idle_since, default=inf)
+    return (
+        view.snapshot.at - last_at >= reading.idle_after
+        and reading.at >= last_at
+        and reading.at - replica.moved_at >= limit.COUNTERS_STILL_SECONDS
+    )
+
+
+def _spans_nodes(view: View, name: str) -> bool:
+    return any(gpu.replica == name for gpu in view.snapshot.multi_node)
 
 
 def _is_blank(reading: EngineReading | None) -> bool:

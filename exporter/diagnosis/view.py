@@ -83,6 +83,15 @@ class View:
         """Return the replica that a GPU is assigned to, the first of several, "" for none."""
         return next(iter(self.replicas_of.get(card.facts.uuid, ())), "")
 
+    def siblings_of(self, replica: ReplicaState) -> list[ReplicaState]:
+        """Return the other replicas of the same model that answer."""
+        model = replica.labels.model
+        return [
+            other
+            for other in self.snapshot.replicas
+            if other.labels.model == model and other.status.up and other.name != replica.name
+        ]
+
     def gateway_shares(self, replica: str) -> list[GatewayShare]:
         """Return what the gateways send to a replica; without shares that are probes or chance."""
         found = []
@@ -116,6 +125,11 @@ class View:
         now = self.snapshot.unix_time
         recent = [count for count in self.xids.get(uuid, ()) if now - (count.last_unix_time or 0.0) <= within]
         return sorted(recent, key=lambda count: count.last_unix_time or 0.0, reverse=True)
+
+
+def less_load(replica: str) -> Text:
+    """Return the step that protects the users of a replica that serves, but badly."""
+    return Text(f"Move load off {replica}.", f"减少发往 {replica} 的流量。")
 
 
 def longest_window(replica: ReplicaState) -> WindowFigures | None:

@@ -186,6 +186,9 @@ class Engine(Struct, frozen=True, kw_only=True):
     frozen_after: float | None = 20.0
     # The same while requests wait and none runs.  None: the gauge of waiting requests may be out of date at rest.
     stalled_after: float | None = None
+    # As ``frozen_after`` while none of its GPUs computes, which no step can be.  None: the gauge of running requests
+    # may be older than that.
+    idle_after: float | None = None
     # Sample names, canonical: counters and gauges that change while requests run.  Where they are named, a page with
     # none of them cannot tell work from standstill.
     live: tuple[str, ...] = ()

@@ -64,6 +64,7 @@ class EngineInterpreter:
         missing = {**compiled.missing, **{stage.value: reason for stage, reason in refused.items()}}
         warnings.update(refused.values())
         start = None if compiled.process_start is None else numbers[compiled.process_start]
+        is_judged = compiled.frozen_after is not None and not compiled.relayed
         return EngineReading(
             at=at,
             engine=self.engine.kind,
@@ -86,7 +87,8 @@ class EngineInterpreter:
             complete=page.complete,
             stale_ranks=self._stale_ranks.withdraw(ranks, at) if compiled.relayed else frozenset(),
             frozen_after=compiled.frozen_after,
-            stalled_after=None if compiled.relayed or compiled.frozen_after is None else self.engine.stalled_after,
+            stalled_after=self.engine.stalled_after if is_judged else None,
+            idle_after=self.engine.idle_after if is_judged else None,
             hits_from_first=compiled.hits_from_first,
             parse_warnings=dict(warnings),
         )

@@ -57,8 +57,9 @@ _WORK = f"""\
 
 `llm_frozen` is 1 when requests have been running for as long as this and no counter has moved; at least
 {RELAYED_FROZEN_AFTER:g} s where Ray shows the engine's metrics. It is 1 too when requests have been waiting, none has
-been running and no counter has moved, where the gauge of waiting requests can be trusted at rest. Hits and queries of
-the prefix cache are tokens, or blocks in these versions.
+been running and no counter has moved, where the gauge of waiting requests can be trusted at rest. The verdict is
+`eject` earlier, after the time under "GPUs idle", if none of the replica's GPUs has computed meanwhile. Hits and
+queries of the prefix cache are tokens, or blocks in these versions.
 """
 _TARGETS = """\
 ## Default SLO targets
@@ -83,7 +84,8 @@ def reference() -> str:
             "",
             _WORK,
             *table(
-                ("engine", "frozen after", "waiting and none running", "cache counted in blocks"), map(_work, ENGINES)
+                ("engine", "frozen after", "waiting and none running", "GPUs idle", "cache counted in blocks"),
+                map(_work, ENGINES),
             ),
             "",
             _TARGETS,
@@ -148,7 +150,8 @@ def _feature(feature: tuple[str, tuple[Quantity | Stage | Detail, ...]]) -> tupl
 
 
 def _work(engine: Engine) -> tuple[str, ...]:
-    return engine.title, _patience(engine.frozen_after), _patience(engine.stalled_after), engine.cache_blocks
+    after = (engine.frozen_after, engine.stalled_after, engine.idle_after)
+    return engine.title, *map(_patience, after), engine.cache_blocks
 
 
 def _patience(seconds: float | None) -> str:

@@ -151,6 +151,7 @@ class EngineReading(Struct, frozen=True, kw_only=True):
     hits_from_first: bool = False  # queries without PREFIX_CACHE_HITS mean no hit yet
     frozen_after: float | None = 20.0  # seconds without progress at work that are a fault; None: never one
     stalled_after: float | None = None  # the same while requests wait and none runs
+    idle_after: float | None = None  # the same as frozen_after while no GPU of the replica computes
 
 
 class LatencySummary(Struct, frozen=True, kw_only=True):
@@ -224,6 +225,7 @@ class ReplicaState(Struct, frozen=True, kw_only=True):
     histograms: Mapping[Stage, Histogram] = EMPTY  # raw, summed over ranks
     windows: Mapping[str, WindowFigures] = EMPTY
     frozen: bool | None = None  # None: not known
+    moved_at: float | None = None  # when a counter last increased, work began, or nothing ran; None: not known
     rank_imbalance: Mapping[str, float] = EMPTY  # signal → max ÷ mean
     restarts: int = 0
     certificate_expires: float | None = None  # Unix time; of the engine's TLS certificate

@@ -82,7 +82,7 @@ class Diagnosis:
             for held in self._held.values()
             if held.seen - held.since >= hold(held.finding.id)  # else lingering alone would show it
         ]
-        raw = verdicts(snapshot)
+        raw = verdicts(snapshot, past)
         unjudged = {replica.name for replica in snapshot.replicas if _is_progress_unknown(replica)}
         replicas = _hold(self._replicas, raw.replicas, now, unjudged)
         gpus = _hold(self._gpus, raw.gpus, now)

@@ -30,7 +30,7 @@ SUBJECT_LABELS = {
 UP = {"engine_down", "engine_loading"}  # up or not: no number that could differ
 # Numbers that both sides share and that are no threshold of ``alerts.thresholds``.
 CONSTANTS = {
-    "CERTIFICATE_DRAIN_SECONDS", "GATEWAY_SHARE", "LOADING_SECONDS", "QUEUE_STEP_SECONDS", "RESTART_SECONDS", "SERVED_SECONDS",
+    "CERTIFICATE_DRAIN_SECONDS", "COMPUTING_MEMORY", "COMPUTING_TENSOR", "COUNTERS_STILL_SECONDS", "GATEWAY_SHARE", "LOADING_SECONDS", "QUEUE_STEP_SECONDS", "RESTART_SECONDS", "SERVED_SECONDS",
     "UNANSWERED_SECONDS", "WINDOW", "WINDOW_SECONDS", "XID_RECENT_SECONDS",
 }  # fmt: skip
 

@@ -149,6 +149,7 @@ VLLM = Engine(
     rank_labels=("engine",),
     model_labels=("model_name", "model"),  # the second on the page of Triton's backend
     router_labels=("server",),
+    idle_after=10.0,
     stalled_after=30.0,  # longer than a remote KV cache or a grammar keeps a request waiting
     cache_blocks="before 0.9",
     created="vllm:generation_tokens_created",

@@ -118,3 +118,19 @@ def test_a_replica_over_a_lost_gpu_is_ejected_within_seconds_and_its_sibling_ser
     assert node.states["chat-b", VerdictState.EJECT] - lost_at <= 15
     assert ("chat-a", VerdictState.EJECT) not in node.states
     assert node.snapshot.verdicts.replicas["chat-b"].reason == "gpu_lost"
+
+
+def test_a_replica_whose_collective_does_not_end_is_ejected_eleven_seconds_after_its_last_step():
+    """At the default interval of engines; its counters alone would need 20 s and a poll."""
+    node = VirtualNode("nic", interval=5.0)
+    stopped_at = None
+    for second in node.live(SECONDS):
+        verdicts = node.publisher.snapshot.verdicts.replicas
+        if stopped_at is None and node.world.replica("chat-b").frozen:
+            stopped_at = second
+        if verdicts["chat-b"].state is VerdictState.EJECT:
+            break
+    assert stopped_at is not None
+    assert second - stopped_at <= 11
+    assert verdicts["chat-b"].reason == "no_progress"
+    assert verdicts["chat-a"].state is VerdictState.SERVE
