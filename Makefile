@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Workers of the whole suite: much of it waits for deadlines, so one more than there are cores.
 JOBS ?= $(shell expr $$(nproc) + 1)
 
-.PHONY: demo stack preview pictures check test static lint generate lock sbom bench bench-all soak soak-week containers dist release clean
+.PHONY: demo stack preview pictures check test static lint generate lock sbom bench bench-peers bench-all fuzz soak soak-week containers dist release clean
 
 demo: $(VENV)/.run
 	$(BIN)/shardwatch demo
@@ -87,13 +87,26 @@ sbom: $(VENV)/.test
 	$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --output-file dist/sbom.json \
 	  compose/requirements.lock
 
-# Beside other exporters, as far as they are installed, in under five minutes; only ratios of one run compare.
+# Beside other exporters, a quarter of an hour; writes the table of docs/performance.md.  Only ratios of one run compare.
+# They must be installed: victoria-metrics, prometheus and prometheus-node-exporter of Debian.
+bench-peers: $(VENV)/.test
+	$(BIN)/pip install --quiet --disable-pip-version-check nvitop-exporter
+	$(BIN)/python -m tests.bench.peers --write $(ARGS)
+
+# The same without the table, as far as they are installed; ARGS='--case W8 --case TLS'.
 bench: $(VENV)/.test
-	$(BIN)/python -m tests.bench.peers
+	$(BIN)/python -m tests.bench.peers $(ARGS)
 
 # Every budget, a quarter of an hour.
 bench-all: $(VENV)/.test
 	$(BIN)/python -m tests.bench
+
+# A reader of bytes from outside against invented ones; ARGS='--keep 20' adds some to the corpus that tests replay.
+# TARGET: page, other_page, request, response, config, web_config, kernel_log, proc, frames.
+SECONDS ?= 60
+fuzz: $(VENV)/.test
+	$(BIN)/pip install --quiet --disable-pip-version-check 'atheris>=3.0'
+	$(BIN)/python -m tests.fuzz $(TARGET) --seconds $(SECONDS) $(ARGS)
 
 # Eight hours of a node on a virtual clock, ten minutes; WALL=1: then an hour of the daemon itself while its sources
 # fail and heal.  ARGS='--hours 24', ARGS=--help.

@@ -1,6 +1,6 @@
 """Engine pages over HTTP for benchmarks: eight replicas whose counters move once a second.
 
-    python -m tests.bench.engines PORT
+    python -m tests.bench.engines PORT [RANKS]
 
 The pages have the layout of a real four-rank vLLM page in multi-process mode, which four ranks have by default: no
 _created series, 1,485 lines.  Values run from one recording to the next in 300 steps and begin anew, which the daemon
@@ -77,13 +77,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def main(port: int) -> None:
+class Server(http.server.ThreadingHTTPServer):
+    """Says nothing of connections that end with the exporter."""
+
+    def handle_error(self, *_: object) -> None:
+        pass
+
+
+def main(port: int, ranks: int = 4) -> None:
     """Serve until killed."""
-    Handler.ready = pages()
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    Handler.ready = pages(ranks)
+    server = Server(("127.0.0.1", port), Handler)
     print(server.server_address[1], Handler.ready[0].count(b"\n"), flush=True)
     server.serve_forever()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(*map(int, sys.argv[1:]))

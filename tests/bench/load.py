@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -20,25 +21,26 @@ WARM_UP = 5.0
 LATENCY_SCRAPES = 30  # two a second, after the CPU time was taken
 
 
+REPLICAS = 8
+
+
 @dataclass(frozen=True)
 class Load:
-    """Intervals in seconds; GPUs are read each second.  ``engines``: None for a node without."""
+    """Intervals in seconds; GPUs are read each second.  ``ranks`` of a replica decide the lines of its page."""
 
     name: str
-    engines: float | None
+    engines: float
     scrapers: int
     scrape: float
-
-    @property
-    def replicas(self) -> int:
-        return 0 if self.engines is None else REPLICAS
+    replicas: int = REPLICAS
+    ranks: int = 4
 
 
 W8 = Load("W8", engines=1.0, scrapers=2, scrape=1.0)
 D8 = Load("D8", engines=5.0, scrapers=1, scrape=15.0)
-G8 = Load("G8", engines=None, scrapers=1, scrape=15.0)
-LOADS = {load.name: load for load in (W8, D8, G8)}
-REPLICAS = 8
+W16 = Load("W16", engines=1.0, scrapers=2, scrape=1.0, replicas=16, ranks=9)
+G8 = Load("G8", engines=5.0, scrapers=1, scrape=15.0, replicas=0)
+LOADS = {load.name: load for load in (W8, D8, W16, G8)}
 
 
 @dataclass(frozen=True)
@@ -68,38 +70,72 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def get(port: int, path: str = "/metrics", *, packed: bool = False, timeout: float = 5.0) -> tuple[float, int, bytes]:
-    """Scrape once on a fresh connection; return seconds, status and body."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+def connect(port: int, timeout: float = 5.0, tls: ssl.SSLContext | None = None) -> http.client.HTTPConnection:
+    """Return a connection that is opened by its first request."""
+    if tls is None:
+        return http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    return http.client.HTTPSConnection("127.0.0.1", port, timeout=timeout, context=tls)
+
+
+def ask(connection: http.client.HTTPConnection, path: str, *, packed: bool) -> tuple[float, int, bytes]:
+    """Scrape once; return seconds, status and body."""
     started = time.perf_counter()
     connection.request("GET", path, headers={"Accept-Encoding": "gzip" if packed else "identity"})
     answer = connection.getresponse()
     body = answer.read()
-    connection.close()
     return time.perf_counter() - started, answer.status, body
 
 
-class Scraper(threading.Thread):
-    """Scrapes each ``every`` seconds and keeps the latencies."""
+def get(
+    port: int,
+    path: str = "/metrics",
+    *,
+    packed: bool = False,
+    timeout: float = 5.0,
+    tls: ssl.SSLContext | None = None,
+) -> tuple[float, int, bytes]:
+    """Scrape once on a fresh connection; return seconds, status and body."""
+    with contextlib.closing(connect(port, timeout, tls)) as connection:
+        return ask(connection, path, packed=packed)
 
-    def __init__(self, port: int, *, packed: bool, phase: float, path: str = "/metrics", every: float = 1.0) -> None:
+
+class Scraper(threading.Thread):
+    """Scrapes each ``every`` seconds and keeps the latencies; under TLS on one connection, as Prometheus does."""
+
+    def __init__(
+        self,
+        port: int,
+        *,
+        packed: bool,
+        phase: float,
+        path: str = "/metrics",
+        every: float = 1.0,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         super().__init__(daemon=True)
         self.port, self.packed, self.phase = port, packed, phase
-        self.path, self.every = path, every
+        self.path, self.every, self.tls = path, every, tls
         self.seconds: list[float] = []
         self.failures = 0
         self._ending = threading.Event()
 
     def run(self) -> None:
+        connection = connect(self.port, tls=self.tls)
+        if self.tls is not None:
+            connection.connect()
         due = time.monotonic() + self.phase
         while not self._ending.wait(max(0.0, due - time.monotonic())):
             due += self.every
             try:
-                seconds, status, _ = get(self.port, self.path, packed=self.packed)
+                seconds, status, _ = ask(connection, self.path, packed=self.packed)
                 self.seconds.append(seconds)
                 self.failures += status != 200
-            except OSError:
+            except (OSError, http.client.HTTPException):
                 self.failures += 1
+                connection.close()
+            if self.tls is None:
+                connection.close()  # which makes the next request open it anew
+        connection.close()
 
     def end(self) -> None:
         self._ending.set()
@@ -107,10 +143,11 @@ class Scraper(threading.Thread):
 
 
 @contextlib.contextmanager
-def engines() -> Iterator[int]:
-    """Serve eight replicas' pages; give the port."""
+def engines(ranks: int = 4) -> Iterator[int]:
+    """Serve pages of replicas on every path; give the port."""
     port = free_port()
-    with running([sys.executable, "-m", "tests.bench.engines", str(port)], stdout=subprocess.PIPE) as process:
+    command = [sys.executable, "-m", "tests.bench.engines", str(port), str(ranks)]
+    with running(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         yield port
@@ -147,12 +184,13 @@ def measure(
     started: float,
     has_data: Callable[[], bool],
     dcgm: bool = False,
+    tls: ssl.SSLContext | None = None,
 ) -> Figures:
     """Wait for data, scrape as the load says for so many seconds, then twice a second for the latencies."""
     first_page = first_data = 0.0
     while not first_data:
         with contextlib.suppress(OSError, http.client.HTTPException):
-            if get(port)[1] == 200:
+            if get(port, tls=tls)[1] == 200:
                 first_page = first_page or time.perf_counter() - started
                 first_data = time.perf_counter() - started if has_data() else 0.0
         if process.poll() is not None or time.perf_counter() - started > START_SECONDS:
@@ -160,7 +198,7 @@ def measure(
         time.sleep(0.005)
     time.sleep(WARM_UP)
     scrapers = [
-        Scraper(port, packed=bool(number % 2), phase=0.3 + 0.4 * number, every=load.scrape)
+        Scraper(port, packed=bool(number % 2), phase=0.3 + 0.4 * number, every=load.scrape, tls=tls)
         for number in range(load.scrapers)
     ]
     if dcgm:
@@ -168,7 +206,7 @@ def measure(
         scrapers.append(Scraper(port, packed=True, phase=0.0, path=path, every=15.0))
     cpu, cpu_main = _cpu_while(scrapers, process.pid, seconds)
     if load.scrape > 1.0:  # too few scrapes for a quantile
-        scrapers = [Scraper(port, packed=False, phase=0.3, every=0.5)]
+        scrapers = [Scraper(port, packed=False, phase=0.3, every=0.5, tls=tls)]
         _cpu_while(scrapers, process.pid, LATENCY_SCRAPES / 2)
     latencies = [value for scraper in scrapers for value in scraper.seconds]
     return Figures(
@@ -182,7 +220,7 @@ def measure(
         failures=sum(scraper.failures for scraper in scrapers),
         first_page=first_page,
         first_data=first_data,
-        body=get(port)[2],
+        body=get(port, tls=tls)[2],
     )
 
 

@@ -1,9 +1,9 @@
 """The whole daemon on 8 simulated GPUs and 8 replicas of 1,485 lines.
 
-    python -m tests.bench.node [--load W8|D8|G8] [--seconds 60] [--dcgm] [--stress] [--series full] [--json FILE]
+    python -m tests.bench.node [--load W8|D8|W16|G8] [--seconds 60] [--dcgm] [--stress] [--series full] [--json FILE]
 
 W8: engines polled and two scrapers, each once a second.  D8: the defaults, engines each 5 s and one scraper each 15 s.
-G8: D8 without engines.
+W16: W8 with 16 replicas of 3,110 lines.  G8: D8 without engines.
 --dcgm adds a third scraper, of /metrics/dcgm every 15 s; --stress puts two busy processes on every core meanwhile.
 
 Prints CPU of one core (daemon and worker apart: the worker's includes the simulated GPUs, which a real driver would
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import ssl
 import sys
 import tempfile
 import time
@@ -49,9 +50,9 @@ def driver_options() -> str:
     return NodeSpec(scenario="healthy", seed=0, start=time.monotonic()).dumps()
 
 
-def has_data(port: int, replicas: int = REPLICAS) -> bool:
+def has_data(port: int, replicas: int = REPLICAS, tls: ssl.SSLContext | None = None) -> bool:
     """Return whether the page shows every GPU and every replica, and all of them up."""
-    lines = get(port)[2].splitlines()
+    lines = get(port, tls=tls)[2].splitlines()
     up = [line for line in lines if line.startswith((b"llm_up{", b"gpu_up{"))]
     return len(up) == 8 + replicas and all(line.endswith(b" 1.0") for line in up)
 
@@ -61,8 +62,12 @@ def figures(
 ) -> dict[str, float]:
     """Run the daemon under a load and return its figures."""
     port = free_port()
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file, engines() as engine_port, hogs(stress=stress):
-        file.write(configuration(port, engine_port, series, load.replicas, f"{load.engines or 1:g}s"))
+    with (
+        tempfile.NamedTemporaryFile("w", suffix=".yaml") as file,
+        engines(load.ranks) as engine_port,
+        hogs(stress=stress),
+    ):
+        file.write(configuration(port, engine_port, series, load.replicas, f"{load.engines:g}s"))
         file.flush()
         started = time.perf_counter()
         with (

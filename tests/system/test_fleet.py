@@ -23,6 +23,7 @@ from compose.fleet.nodes import Nodes, Originals
 from compose.fleet.template import MOST_NODES, template
 from compose.fleet.usage import get
 from compose.native import servers
+from exporter.catalog import CATALOG
 from exporter.catalog.spec import SeriesSet
 from exporter.render.exposition import MAX_SERIES, ExpositionRenderer
 from tests.support import builders
@@ -200,6 +201,18 @@ def test_every_configuration_has_the_limits_that_are_tried_on_a_real_prometheus(
     del in_camel_case["bodySizeLimit"]  # older operators refuse it
     spec = yaml.safe_load(monitor.read_text())["spec"]
     assert {key: value for key, value in spec.items() if "Limit" in key} == in_camel_case
+
+
+def test_the_limits_of_mimir_have_room_for_the_rules_and_for_a_thousand_nodes():
+    (limits,) = yaml.safe_load((FLEET / "mimir-overrides.yaml").read_text())["overrides"].values()
+    groups = [len(group["rules"]) for group in yaml.safe_load(RULES.read_text())["groups"]]
+    assert max(groups) <= limits["ruler_max_rules_per_rule_group"] and len(groups) <= 70
+    assert sum(size > 20 for size in groups) == 3, "FLEET.md says how many groups the default refuses"
+    assert limits["max_global_series_per_user"] >= 2 * 1_000 * 1_400
+    assert limits["ingestion_rate"] >= 2 * 1_000 * 1_400 / 15
+    assert max(len(metric.all_labels) for metric in CATALOG) == 13, "FLEET.md names the number"
+    region = yaml.safe_load((FLEET / "regional.yaml").read_text())["global"]["external_labels"]
+    assert {limits["ha_cluster_label"], limits["ha_replica_label"]} == set(region)
 
 
 def test_the_global_rules_read_only_what_regions_record_and_hand_up():
