@@ -259,7 +259,6 @@ _NODES = "compares nodes"
 _OBJECTIVE = "evaluates an objective of many hours over all nodes"
 _MONEY = "about efficiency: nobody is hurt, and the dashboards show it"
 _ABSENT = "compares with a past that the daemon does not keep: of what is gone it knows nothing after a minute"
-_FULL_SET = "reads the full set of series, which the daemon follows only where it is configured"
 # Alerts without a finding, and why.
 NO_FINDING: Mapping[str, str] = {
     "ShardwatchDown": "a daemon that is down has no findings",
@@ -300,7 +299,7 @@ NO_FINDING: Mapping[str, str] = {
     "TokenCostIncreased": _MONEY,
     "TokenEnergyIncreased": _MONEY,
     "HostKvCacheThrashing": _MONEY,
-    "SpeculationAcceptanceDropped": _FULL_SET,
+    "SpeculationAcceptanceDropped": "compares with yesterday, and the daemon keeps the past of an hour",
     "DisaggregationUnused": _MONEY,
     "ModelLoadSlow": "says of a start that is over how long it took",
     "PrefillDecodeUneven": "compares replicas of all nodes",
