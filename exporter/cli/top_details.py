@@ -9,7 +9,7 @@ from exporter.cli.terminal import duration, painter, printable
 from exporter.cli.top_model import NodeState, TopRow
 from exporter.cli.top_rows import freshness, latency, short_name, signals_of, throttle_reasons
 from exporter.diagnosis.verdict_names import VERDICT_NAMES
-from exporter.model import Signal, Stage
+from exporter.model import Quantity, Signal, Stage
 from exporter.model.finding import VerdictState
 from exporter.model.text import Language, Text
 from exporter.render import api
@@ -21,6 +21,20 @@ MAX_LINES = 200
 MAX_FINDINGS = 8
 MAX_ADAPTERS = 32
 _PLAIN = painter(enabled=False)
+_STAGES = {
+    Stage.TIME_TO_FIRST_TOKEN: Text("time to first token", "首 token 延迟"),
+    Stage.INTER_TOKEN: Text("inter-token latency", "token 间延迟"),
+    Stage.TIME_PER_OUTPUT_TOKEN: Text("time per output token", "每输出 token 时间"),
+    Stage.REQUEST: Text("end to end", "端到端延迟"),
+    Stage.QUEUE: Text("in the queue", "排队时间"),
+    Stage.PREFILL: Text("prefill", "prefill"),
+    Stage.DECODE: Text("decode", "decode"),
+}
+_OF_RANK = (
+    (Quantity.REQUESTS_RUNNING, Text("running", "运行中"), values.count),
+    (Quantity.REQUESTS_WAITING, Text("waiting", "排队"), values.count),
+    (Quantity.KV_CACHE_USAGE, Text("KV cache", "KV 缓存"), values.percent),
+)
 
 
 def details(row: TopRow, state: NodeState, language: Language, unix_now: float) -> list[str]:
@@ -70,6 +84,12 @@ def _verdict(verdict: api.VerdictDocument, language: Language) -> str:
     return f"{Text('verdict', '判定').in_(language)} {VERDICT_NAMES[verdict.state].in_(language)}: {why}"
 
 
+def _condition(subject: api.GpuDocument | api.ReplicaDocument, language: Language) -> Iterator[str]:
+    """Yield the verdict on a GPU or replica, and why it is down where the verdict does not say so."""
+    verdict, why = _verdict(subject.verdict, language), reason_words(subject.reason, language)
+    yield from _joined(verdict, "" if subject.up or why in verdict else why)
+
+
 def _joined(*parts: str) -> Iterator[str]:
     if line := "  ".join(part for part in parts if part):
         yield line
@@ -96,7 +116,7 @@ def _gpu(gpu: api.GpuDocument, language: Language, unix_now: float) -> Iterator[
         f"GPU {printable(gpu.gpu)}", printable(gpu.name), printable(gpu.pci_bus_id), printable(gpu.uuid),
         printable(" ".join(gpu.replicas[:8])),
     )  # fmt: skip
-    yield from _joined(_verdict(gpu.verdict, language), "" if gpu.up else printable(gpu.reason))
+    yield from _condition(gpu, language)
     used, whole = (values.gibibytes(signals.get(signal)) for signal in (Signal.MEMORY_USED, Signal.MEMORY_TOTAL))
     holders = (f"pid {printable(pid)} {values.gibibytes(size)}" for pid, size in list(gpu.processes.items())[:8])
     yield from _joined(_pair(Text("memory", "显存"), used, whole, language), *holders)
@@ -127,14 +147,19 @@ def _replica(replica: api.ReplicaDocument, language: Language) -> Iterator[str]:
     yield from _joined(
         printable(replica.replica), printable(f"{replica.engine} {replica.version}".strip()), printable(replica.model)
     )
-    yield from _joined(_verdict(replica.verdict, language), "" if replica.up else printable(replica.reason))
+    yield from _condition(replica, language)
     for stage in Stage:
         quantiles = [(name, latency(replica, stage, name)) for name in ("0.5", "0.95", "0.99")]
         shown = [f"p{float(name) * 100:g} {values.seconds(value)}" for name, value in quantiles if value is not None]
-        yield from _joined(*([stage.value.replace("_", " "), *shown] if shown else []))
+        name = _STAGES[stage].in_(language) if stage in _STAGES else stage.value.replace("_", " ")
+        yield from _joined(*([name, *shown] if shown else []))
     ranks = replica.ranks if len(replica.ranks) > 1 else {}
     for rank, numbers in list(ranks.items())[:64]:
-        shown = [f"{printable(name).replace('_', ' ')} {value:g}" for name, value in list(numbers.items())[:6]]
+        shown = [
+            f"{name.in_(language)} {write(numbers[quantity.value])}"
+            for quantity, name, write in _OF_RANK
+            if quantity.value in numbers
+        ]
         yield from _joined(f"rank {printable(rank)}", *shown)
 
 

@@ -347,6 +347,24 @@ def test_a_drained_node_shows_its_verdict():
     assert "verdict drain: GPU 6 is lost" in details(nodes.rows[0], state(node), EN, node.time)
 
 
+def test_the_details_of_a_lost_gpu_and_of_ranks_are_in_the_users_language():
+    for language, lost, rank in (
+        (EN, "verdict eject: GPU 6 is lost", "rank 0  running "),
+        (Language.CHINESE, "判定 摘除: 6 号卡掉卡", "rank 0  运行中 "),
+    ):
+        node = served("hang", language)
+        gpus = tables([state(node)], language, node.time)[1]
+        row = next(row for row in gpus.rows if row.cells[0].text == "6")
+        assert lost in details(row, state(node), language, node.time)
+        skew = served("skew", language)
+        replica = tables([state(skew)], language, skew.time)[2].rows[0]
+        lines = details(replica, state(skew), language, skew.time)
+        found = next(line for line in lines if line.startswith("rank 0  "))
+        assert found.startswith(rank)
+        assert found.endswith("%")
+        assert any("token 间延迟" in line for line in lines) is (language is not EN)
+
+
 def test_the_details_of_a_node_name_its_adapters_and_its_lost_gpu_in_words():
     adapter = api.AdapterDocument(
         device="mlx5_0", port="1", up=True, rate=5e10, errors={"symbol": 2.0}, gpus=(served("hang").gpus[0].uuid,)
