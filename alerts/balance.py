@@ -91,19 +91,15 @@ def _straggler() -> Alert:
             f"{{{{ $labels.gpu }}}} 号卡（{{{{ $labels.uuid }}}}）拖慢了整组：{_CAUSE.zh}。",
         )
         + lookups.SLOWDOWN
-        + lookups.TEMPERATURE
+        + lookups.HOT
         + lookups.SM_CLOCK
         + lookups.POWER_LIMIT
         + lookups.PCIE_WIDTH
+        + lookups.FOREIGN_OWNER
         + lookups.ITL
         + lookups.SIBLING_ITL
         + lookups.ITL_RATIO
-        + lookups.RUNNING
-        + lookups.WAITING
-        + lookups.GATEWAY_SHARE
-        + lookups.FOREIGN_OWNER
-        + lookups.OWNER
-        + lookups.VERDICT,
+        + lookups.REPLICA,
         action=words.by_label("cause", words.CAUSE_ACTIONS),
     )
 
@@ -130,11 +126,14 @@ def _pcie(tuning: Tuning) -> Alert:
             "{{ $labels.instance }} 上的 {{ $labels.replica }} 的卡间通信走 PCIe，互相等待",
         ),
         description=Text(
-            "Two GPUs of the replica have no NVLink between them, and utilisation inside the group differs by "
-            f"more than {limit.warning * 100:g} percentage points under load.",
-            f"该副本有两张卡之间没有 NVLink，且负载下组内利用率相差超过 {limit.warning * 100:g} 个百分点。",
+            "Two GPUs of the replica have no NVLink between them, and the group is unevenly utilised under load "
+            f"(threshold {limit.warning * 100:g} percentage points).",
+            f"该副本有两张卡之间没有 NVLink，且负载下组内利用率不均（阈值 {limit.warning * 100:g} 个百分点）。",
         )
-        + lookups.SLOWEST_PATH,
+        + lookups.SPREAD
+        + lookups.SLOWEST_PATH
+        + lookups.LATENCY
+        + lookups.REPLICA,
         action=Text(
             "Use fewer GPUs per replica (tensor parallelism of 2 or 4 inside one PCIe switch, or pipeline "
             "parallelism), or GPUs with NVLink.",
@@ -163,7 +162,9 @@ def _gpus(tuning: Tuning) -> Alert:
             f"有请求运行时，利用率最高与最低的卡相差 {{{{ $value | humanize }}}} 个百分点（阈值：持续 {limit.for_} 高"
             f"于 {limit.warning * 100:g}）。",
         )
-        + lookups.SLOWEST_PATH,
+        + lookups.SLOWEST_PATH
+        + lookups.LATENCY
+        + lookups.REPLICA,
         action=Text(
             "Find the layer on the Imbalance dashboard: gateway, scheduler or GPU. Check for communication over "
             "PCIe, a scheduler that prefers low ranks, and a slow GPU.",
@@ -228,7 +229,9 @@ def _ranks(tuning: Tuning) -> Alert:
             f"{limits.rank_imbalance.warning:g} times the mean).",
             f"其各数据并行 rank 的请求数不等（阈值：最忙的是均值的 {limits.rank_imbalance.warning:g} 倍）。",
         )
-        + lookups.rank_requests(limits.rank_imbalance.warning),
+        + lookups.rank_requests(limits.rank_imbalance.warning)
+        + lookups.LATENCY
+        + lookups.REPLICA,
         action=Text(
             "Use a data-parallel load balancer that considers queue and KV cache, upgrade the engine, or balance "
             "externally with one endpoint per rank.",
@@ -268,7 +271,8 @@ def _slower(tuning: Tuning) -> Alert:
             f"{limits.sibling_slowdown.for_} 高于 {limits.sibling_slowdown.warning:g}）。",
         )
         + lookups.ITL
-        + lookups.SIBLING_ITL,
+        + lookups.SIBLING_ITL
+        + lookups.REPLICA,
         action=Text(
             "Move load off the replica; compare its GPUs (clocks, temperature, links, other processes) and its engine "
             "arguments with those of the other.",

@@ -138,7 +138,8 @@ def _engine_down(tuning: Tuning, severity: Severity, expr: Expr) -> Alert:
         + meaning
         + lookups.ENGINE_DOWN_REASON
         + lookups.GATEWAY_SHARE
-        + lookups.REPLICA_OWNER,
+        + lookups.REPLICA_OWNER
+        + lookups.VERDICT,
         action=Text(
             "By reason: refused: read why the process ended and start it; timeout: treat as frozen; tls or "
             "http_401: fix the configuration.",

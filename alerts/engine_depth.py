@@ -255,7 +255,8 @@ def _adapters(tuning: Tuning) -> Alert:
             "槽位已使用 {{ $value | humanizePercentage }}，有请求排队，首 token 平均超过 "
             f"{limits.first_token.warning:g} 秒，而 KV 缓存仍有空间。",
         )
-        + lookups.WAITING,
+        + lookups.TTFT
+        + lookups.REPLICA,
         action=Text(
             "Raise the number of adapters per batch (--max-loras, --max-loras-per-batch), or give the adapters in use "
             "replicas of their own.",

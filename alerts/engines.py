@@ -65,15 +65,12 @@ def _frozen() -> Alert:
             "有请求在运行，但引擎的所有计数器都不再变化。它不会自行恢复。",
         )
         + lookups.LOST_GPU
-        + lookups.RUNNING
-        + lookups.WAITING
-        + lookups.GATEWAY_SHARE
-        + lookups.REPLICA_OWNER
-        + lookups.VERDICT,
+        + lookups.DOWN_PORT
+        + lookups.REPLICA,
         action=Text(
-            "Remove the replica from the gateway; check its GPUs (gpu_up, XIDs, NVLinks); end all of its "
+            "Remove the replica from the gateway; check its GPUs and network ports (gpu_up, XIDs, NVLinks); end all of its "
             "processes and start it again.",
-            "将副本从网关摘除；检查其 GPU（gpu_up、XID、NVLink）；结束全部进程后重新启动。",
+            "将副本从网关摘除；检查其 GPU 与网卡端口（gpu_up、XID、NVLink）；结束全部进程后重新启动。",
         ),
     )
 
@@ -110,9 +107,9 @@ def _no_tokens() -> Alert:
             "{{ $value | humanize }} 个请求已运行 5 分钟（只统计已完成请求的引擎为 20 分钟），没有读入或生成任何 "
             "token，而引擎的指标端点仍有响应。",
         )
-        + lookups.WAITING
-        + lookups.GATEWAY_SHARE
-        + lookups.VERDICT,
+        + lookups.LOST_GPU
+        + lookups.DOWN_PORT
+        + lookups.REPLICA,
         action=Text(
             "Remove the replica from the gateway; save a stack dump (py-spy dump); end all of its processes and "
             "start it again.",
@@ -146,7 +143,8 @@ def _idle_with_queue(tuning: Tuning) -> tuple[Alert, ...]:
                 f"有请求排队，而 GPU 利用率为 {{{{ $value | humanizePercentage }}}}（阈值：持续 {limit.for_} 低于 "
                 f"{value:.0%}）。瓶颈在引擎或其 CPU 线程，不在 GPU。",
             )
-            + lookups.WAITING,
+            + lookups.LATENCY
+            + lookups.REPLICA,
             action=Text(
                 "Compare running requests with the engine's limits (--max-num-seqs); check for a CPU thread at "
                 "100 % (top -H); restart the engine if its scheduler is stuck.",
@@ -184,10 +182,8 @@ def _queue_growing(tuning: Tuning) -> Alert:
             "requests arrive than the replica can serve.",
             "10 分钟内排队增加了 {{ $value | humanize }} 个请求，再之前的 10 分钟也在增长：到达的请求超过该副本的处理能力。",
         )
-        + lookups.WAITING
-        + lookups.RUNNING
         + lookups.TTFT
-        + lookups.GATEWAY_SHARE,
+        + lookups.REPLICA,
         action=Text(
             "Add replicas of the model or shed load at the gateway; compare with other replicas of the model: one queue "
             "alone is routing.",
@@ -221,7 +217,8 @@ def _cache_pressure(tuning: Tuning) -> Alert:
             f"最满的 rank 已使用 {{{{ $value | humanizePercentage }}}} 的 KV 缓存（阈值：持续 {limit.for_} 高于 "
             f"{limit.warning:.0%}），有请求排队，且首 token 平均超过 {slow:g} 秒。",
         )
-        + lookups.WAITING,
+        + lookups.TTFT
+        + lookups.REPLICA,
         action=Text(
             "Add replicas, limit the context length, use a quantised KV cache, or give the cache more memory.",
             "增加副本、限制上下文长度、使用量化 KV 缓存，或加大缓存。",

@@ -54,7 +54,7 @@ def _lost() -> Alert:
         + lookups.RUNNING
         + lookups.WAITING
         + lookups.GATEWAY_SHARE
-        + lookups.OWNER
+        + lookups.OWNER  # of a GPU without a replica, too
         + lookups.VERDICT,
         action=Text(
             "1. Take {{ with $labels.replica }}{{ . }}{{ else }}its replica{{ end }} out of the gateway. 2. Drain the node "

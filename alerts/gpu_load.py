@@ -261,15 +261,19 @@ def _full(tuning: Tuning) -> Alert:
             "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡显存已满",
         ),
         description=Text(
-            "{{ $value | humanizePercentage }} of the GPU's memory is allocated ({{ $labels.uuid }}) (threshold "
-            f"{limit.warning:.1%}).{{{{ with $labels.replica }}}} It serves replica {{{{ . }}}}.{{{{ end }}}} Further "
+            "{{ $value | humanizePercentage }} of the memory of {{ $labels.uuid }} is allocated (threshold "
+            f"{limit.warning:.0%}).{{{{ with $labels.replica }}}} It serves replica {{{{ . }}}}.{{{{ end }}}} Further "
             "allocations fail.",
-            f"该卡（{{{{ $labels.uuid }}}}）的显存已分配 {{{{ $value | humanizePercentage }}}}（阈值 {limit.warning:.1%}）"
+            f"该卡（{{{{ $labels.uuid }}}}）的显存已分配 {{{{ $value | humanizePercentage }}}}（阈值 {limit.warning:.0%}）"
             "。{{ with $labels.replica }}其上运行副本 {{ . }}。{{ end }}继续分配将失败。",
         )
         + lookups.PEER_MEMORY
         + lookups.FOREIGN_OWNER
-        + lookups.OWNER,
+        + lookups.RUNNING
+        + lookups.WAITING
+        + lookups.GATEWAY_SHARE
+        + lookups.OWNER
+        + lookups.VERDICT,
         action=Text(
             "List the processes on the GPU (nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory "
             "--format=csv): end another tenant's process, or restart the replica with a lower "

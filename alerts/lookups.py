@@ -1,18 +1,12 @@
-"""Sentences of a description whose values are queried when the alert fires: the XID of a lost GPU, a replica's queue.
-
-Prometheus evaluates the query while it expands the annotation.  A query without a result leaves the sentence out, so
-that a description never shows an empty value.
-"""
+"""The sentences of descriptions with queried values: the XID of a lost GPU, a replica's queue, who still sends to it."""
 
 from __future__ import annotations
 
-import re
-
-from alerts import words
+from alerts.lookup import VALUE, bound, lookup
 from alerts.recordings import NODE, RECENT_SECONDS, WINDOW
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Metric
-from exporter.model.text import Language, Text
+from exporter.model.text import Text
 from exporter.model.xid_catalog import Class
 from exporter.promql import (
     Expr,
@@ -21,6 +15,7 @@ from exporter.promql import (
     binary,
     bottomk,
     label_replace,
+    max_by,
     min_by,
     over_time,
     select,
@@ -30,42 +25,10 @@ from exporter.promql import (
     without_value,
 )
 
-_BOUND = re.compile(r'"@([a-z_]+)@"')
-_VALUE = re.compile(r"\[value (humanize\w*)\]")
-_LABEL = re.compile(r"\[label ([a-z_]+)\]")
-_WORD = re.compile(r"\[(action|verdict) ([a-z_]+)\]")
 _REPLICA = ("job", "instance", "replica")
 _GPU = ("job", "instance", "uuid")
+_PORT = (*NODE, "device", "port")
 _BACKEND = (*NODE, "gateway", "kind", "pool", "backend")
-
-
-def bound(*labels: str) -> dict[str, str]:
-    """Return matchers that take their values from the alert's labels of the same names."""
-    return {label: f"@{label}@" for label in labels}
-
-
-def lookup(query: Expr, en: str, zh: str) -> Text:
-    """Return a sentence with a leading space in English, shown when the query has a result.
-
-    ``[value humanize]`` and ``[label NAME]`` stand for the value and a label of the first series; ``[action NAME]``,
-    ``[verdict NAME]`` and ``[meaning]`` for the words of ``alerts.words``.
-    """
-    text = str(query)
-    labels = " ".join(f"$labels.{label}" for label in _BOUND.findall(text))
-    form = _BOUND.sub("%q", text)
-    start = f"{{{{ with printf `{form}` {labels} | query }}}}"
-    english, chinese = _filled(en, Language.ENGLISH), _filled(zh, Language.CHINESE)
-    return Text(f"{start} {english}{{{{ end }}}}", f"{start}{chinese}{{{{ end }}}}")
-
-
-def _filled(sentence: str, language: Language) -> str:
-    def word(found: re.Match[str]) -> str:
-        known = words.ACTIONS if found[1] == "action" else words.VERDICTS
-        return f'{{{{ with . | first | label "{found[2]}" }}}}{words.chosen(known, language)}{{{{ end }}}}'
-
-    sentence = _WORD.sub(word, sentence).replace("[meaning]", words.meaning(language))
-    sentence = _VALUE.sub(r"{{ . | first | value | \1 }}", sentence)
-    return _LABEL.sub(r'{{ . | first | label "\1" }}', sentence)
 
 
 def _gateway_share() -> Expr:
@@ -103,10 +66,36 @@ def _reset_xid() -> Expr:
     return bottomk(1, unless(recent(Class.RESET_CARD), recent(Class.RESET_NODE), on=("uuid",)))
 
 
-def _peer_power_limit() -> Expr:
+def _lower_than_peers(metric: Metric, en: str, zh: str, **matchers: str) -> Text:
+    """Return a figure of the GPU and the highest of its group, where the GPU's is clearly lower."""
     members = select(m.GPU_REPLICA_INFO, **bound(*_REPLICA))
-    peers = and_on(select(m.GPU_POWER_LIMIT_WATTS, **bound("job", "instance")), members, on=(*NODE, "uuid"))
-    return aggregate("max", peers, by=NODE)
+    group = and_on(select(metric, **matchers, **bound("job", "instance")), members, on=(*NODE, "uuid"))
+    own, highest = (aggregate("max", gpus, by=NODE) for gpus in (select(metric, **matchers, **bound(*_GPU)), group))
+    form = VALUE.search(en)
+    assert form is not None
+    return lookup(binary("<", own, highest * 0.95, on=NODE), en, zh) + lookup(
+        binary(">", highest, own / 0.95, on=NODE), f"The highest of its group: {form[0]}.", f"组内最高 {form[0]}。"
+    )
+
+
+def _while_thermal(expr: Expr) -> Expr:
+    """Return a figure of the GPU if heat makes it a straggler."""
+    return and_on(expr, select(m.GPU_STRAGGLER, cause="thermal", **bound(*_GPU)), on=_GPU)
+
+
+def _down_port() -> Expr:
+    """Return a port that is down, and the GPU of the replica that it is nearest to."""
+    near = select(m.NIC_NEAREST_GPU_INFO, **bound("job", "instance"))
+    mine = and_on(near, select(m.GPU_REPLICA_INFO, **bound(*_REPLICA)), on=(*NODE, "uuid"))
+    down = select(m.NIC_PORT_DOWN, **bound("job", "instance")).equals(1)
+    return topk(1, and_on(max_by(mine, *_PORT, "gpu"), down, on=_PORT))
+
+
+def _near_port() -> Expr:
+    """Return the GPU nearest to the port, and the replica that it serves."""
+    near = max_by(select(m.NIC_NEAREST_GPU_INFO, **bound(*_PORT)), *NODE, "gpu", "uuid")
+    owned = max_by(select(m.GPU_REPLICA_INFO, **bound("job", "instance")), *NODE, "uuid", "replica")
+    return bottomk(1, binary("*", owned, near, on=(*NODE, "uuid"), group_left=("gpu",)))
 
 
 def _full_gpu() -> Expr:
@@ -174,115 +163,183 @@ def _engine_down_reason() -> Expr:
 
 XID_ADVICE = lookup(
     aggregate("max", select(m.GPU_XID_ACTION_INFO, **bound(*_GPU, "xid")), by=("xid", "meaning", "action")),
-    "Meaning: [meaning]; recommended action: [action action].",
-    "含义：[meaning]；建议操作：[action action]。",
+    "Meaning: [meaning]. Recommended action: [action action].",
+    "含义：[meaning]。建议操作：[action action]。",
 )
 XID = lookup(
     _newest_xid(),
-    "XID [label xid]: [meaning]; recommended action: [action action].",
-    "XID [label xid]：[meaning]；建议操作：[action action]。",
-)
-RUNNING = lookup(
-    aggregate("sum", select(m.LLM_REQUESTS_RUNNING, **bound(*_REPLICA)), by=("replica",)),
-    "Requests running: [value humanize].",
-    "运行中的请求：[value humanize]。",
-)
-WAITING = lookup(
-    aggregate("sum", select(m.LLM_REQUESTS_WAITING, **bound(*_REPLICA)), by=("replica",)),
-    "Requests waiting: [value humanize].",
-    "排队的请求：[value humanize]。",
-)
-FROZEN = lookup(
-    select(m.LLM_FROZEN, **bound(*_REPLICA)).equals(1),
-    "The replica is frozen: it has requests and makes no progress.",
-    "该副本已冻结：有请求但没有任何进展。",
-)
-LOST_GPU = lookup(_lost_gpu(), "Its GPU [label gpu] is lost.", "其 [label gpu] 号卡已掉卡。")
-GATEWAY_SHARE = lookup(
-    _gateway_share(),
-    "Gateway [label gateway] still sends it [value humanizePercentage] of the requests of pool [label pool].",
-    "网关 [label gateway] 仍把后端池 [label pool] [value humanizePercentage] 的请求发给它。",
-)
-SLOWDOWN = lookup(
-    select(m.GPU_STRAGGLER_SLOWDOWN_RATIO, **bound(*_GPU, "replica")),
-    "It needs [value humanize] times as long as its peers for the same work.",
-    "完成同样的工作，耗时是同组其他卡的 [value humanize] 倍。",
-)
-TEMPERATURE = lookup(
-    select(m.GPU_TEMPERATURE_CELSIUS, sensor="gpu", **bound(*_GPU)),
-    "Current temperature: [value humanize] °C.",
-    "当前温度 [value humanize] °C。",
-)
-VERDICT = lookup(
-    select(m.LLM_VERDICT, state=without_value("serve"), **bound(*_REPLICA)).equals(1),
-    "Verdict: [verdict state] ([label reason]).",
-    "判定：[verdict state]（[label reason]）。",
-)
-FULL_GPU = lookup(
-    _full_gpu(),
-    "Its GPU [label gpu] has [value humanizePercentage] of its memory in use.",
-    "其 [label gpu] 号卡显存已用 [value humanizePercentage]。",
-)
-PEER_MEMORY = lookup(
-    _peer_memory(),
-    "The next of the replica's GPUs is at [value humanizePercentage].",
-    "同副本其他卡最高 [value humanizePercentage]。",
-)
-OWNER = lookup(topk(1, _owned(**bound(*_GPU))), "Owner: [label owner].", "使用者：[label owner]。")
-FOREIGN_OWNER = lookup(
-    _foreign_owner(),
-    "Only on this GPU of the replica: [label owner], with [value humanize1024]B.",
-    "副本各卡中仅此卡上有：[label owner]，占用 [value humanize1024]B。",
-)
-REPLICA_OWNER = lookup(_owner_of_replica(), "Owner: [label owner].", "使用者：[label owner]。")
-OWNER_MEMORY = lookup(
-    select(m.GPU_OWNER_MEMORY_BYTES, **bound(*_GPU, "owner")),
-    "This owner holds [value humanize1024]B of the GPU's memory.",
-    "该使用者占用此卡显存 [value humanize1024]B。",
+    "XID [label xid]: [meaning]. Recommended action: [action action].",
+    "XID [label xid]：[meaning]。建议操作：[action action]。",
 )
 RESET_FIRST = lookup(
     _reset_xid(),
     "XID [label xid] recommends a reset of the GPU: try it before the reboot.",
     "XID [label xid] 建议复位该卡：重启之前先尝试复位。",
 )
-_OWN_POWER_LIMIT = select(m.GPU_POWER_LIMIT_WATTS, **bound(*_GPU))
-_LOWER_POWER_LIMIT = binary("<", _OWN_POWER_LIMIT, _peer_power_limit(), on=NODE, group_left=())
-POWER_LIMIT = lookup(
-    _LOWER_POWER_LIMIT, "Power limit: [value humanize] W.", "功率上限 [value humanize] W。"
-) + lookup(
-    binary(">", _peer_power_limit(), aggregate("max", _OWN_POWER_LIMIT, by=NODE), on=NODE),
-    "The highest of its group: [value humanize] W.",
-    "组内最高 [value humanize] W。",
+FROZEN = lookup(
+    select(m.LLM_FROZEN, **bound(*_REPLICA)).equals(1),
+    "[label replica] is frozen: it has requests and makes no progress.",
+    "[label replica] 已冻结：有请求但没有任何进展。",
 )
+LOST_GPU = lookup(_lost_gpu(), "Its GPU [label gpu] is lost.", "其 [label gpu] 号卡已掉卡。")
+DOWN_PORT = lookup(
+    _down_port(),
+    "Network port [label device]/[label port], near its GPU [label gpu], is down.",
+    "其 [label gpu] 号卡邻近的网卡端口 [label device]/[label port] 已断开。",
+)
+FULL_GPU = lookup(
+    _full_gpu(),
+    "Its GPU [label gpu] has [value percent] of its memory in use.",
+    "其 [label gpu] 号卡显存已用 [value percent]。",
+)
+PEER_MEMORY = lookup(
+    _peer_memory(),
+    "The next of the replica's GPUs is at [value percent].",
+    "同副本其他卡最高 [value percent]。",
+)
+
+# ---------------------------------------------------------------------- what slows a GPU down
+
+SLOWDOWN = lookup(
+    select(m.GPU_STRAGGLER_SLOWDOWN_RATIO, **bound(*_GPU, "replica")),
+    "It needs [value number] times as long as its peers for the same work.",
+    "完成同样的工作，耗时是同组其他卡的 [value number] 倍。",
+)
+TEMPERATURE = lookup(
+    select(m.GPU_TEMPERATURE_CELSIUS, sensor="gpu", **bound(*_GPU)),
+    "Current temperature: [value count] °C.",
+    "当前温度 [value count] °C。",
+)
+HOT = lookup(
+    _while_thermal(select(m.GPU_TEMPERATURE_CELSIUS, sensor="gpu", **bound(*_GPU))),
+    "Current temperature: [value count] °C.",
+    "当前温度 [value count] °C。",
+) + lookup(
+    _while_thermal(select(m.GPU_TEMPERATURE_MARGIN_CELSIUS, **bound(*_GPU))),
+    "Its slowdown temperature is [value count] °C higher.",
+    "距降频温度 [value count] °C。",
+)
+SM_CLOCK = _lower_than_peers(
+    m.GPU_CLOCK_HERTZ, "SM clock: [value megahertz].", "SM 时钟 [value megahertz]。", domain="sm"
+)
+POWER_LIMIT = _lower_than_peers(m.GPU_POWER_LIMIT_WATTS, "Power limit: [value watts].", "功率上限 [value watts]。")
 _PCIE_WIDTH, _PCIE_WIDTH_MAX = (
     aggregate("max", select(width, **bound(*_GPU)), by=_GPU)
     for width in (m.GPU_PCIE_LINK_WIDTH, m.GPU_PCIE_LINK_WIDTH_MAX)
 )
-PCIE_WIDTH = lookup(_PCIE_WIDTH < _PCIE_WIDTH_MAX, "PCIe x[value humanize]", "PCIe x[value humanize]") + lookup(
-    _PCIE_WIDTH_MAX > _PCIE_WIDTH, "of x[value humanize].", "（最大 x[value humanize]）。"
+PCIE_WIDTH = lookup(_PCIE_WIDTH < _PCIE_WIDTH_MAX, "PCIe x[value count]", "PCIe x[value count]") + lookup(
+    _PCIE_WIDTH_MAX > _PCIE_WIDTH, "of x[value count].", "（最大 x[value count]）。"
 )
-
-
 NODE_POWER_LIMIT = lookup(
     aggregate("max", select(m.GPU_POWER_LIMIT_WATTS, **bound(*NODE)), by=NODE),
-    "Power limit: [value humanize] W.",
-    "功率上限 [value humanize] W。",
+    "Power limit: [value watts].",
+    "功率上限 [value watts]。",
 ) + lookup(
     aggregate("max", select(m.GPU_POWER_LIMIT_SETTING_WATTS, limit="default", **bound(*NODE)), by=NODE),
-    "Default: [value humanize] W.",
-    "默认值 [value humanize] W。",
+    "Default: [value watts].",
+    "默认值 [value watts]。",
 )
 NODE_SM_CLOCK = lookup(
     aggregate("min", select(m.GPU_CLOCK_HERTZ, domain="sm", **bound(*NODE)), by=NODE),
-    "Lowest SM clock: [value humanize]Hz.",
-    "最低 SM 时钟 [value humanize]Hz。",
+    "Lowest SM clock: [value megahertz].",
+    "最低 SM 时钟 [value megahertz]。",
+)
+SLOWEST_PATH = lookup(
+    select(m.LLM_CARD_PATH_INFO, **bound(*_REPLICA)),
+    "Slowest path between its GPUs: [label path].",
+    "卡间最慢路径：[label path]。",
+)
+SPREAD = lookup(
+    over_time(
+        "avg", select(m.GPU_UTILIZATION_SPREAD_RATIO, scope="replica", group="@replica@", **bound(*NODE)), "3m"
+    ),
+    "The most and the least utilised differ by [value points] percentage points.",
+    "利用率最高与最低的卡相差 [value points] 个百分点。",
+)
+NEAREST_GPU = lookup(
+    _near_port(),
+    "Nearest GPU: [label gpu], of [label replica].",
+    "最近的卡：[label gpu] 号卡，属于 [label replica]。",
+)
+
+# ---------------------------------------------------------------------- who is affected, and who sends to whom
+
+ITL = lookup(_latency(), "ITL p50: [value milliseconds].", "ITL p50：[value milliseconds]。")
+SIBLING_ITL = lookup(
+    _sibling_latency(),
+    "Another replica of the model: [value milliseconds].",
+    "同一模型的其他副本：[value milliseconds]。",
+)
+ITL_RATIO = lookup(
+    _latency_ratio(),
+    "This replica takes [value number] times as long per token.",
+    "本副本每个 token 的耗时是其 [value number] 倍。",
 )
 TTFT = lookup(
     select(
-        m.LLM_LATENCY_QUANTILE_SECONDS, stage="time_to_first_token", quantile="0.5", window=WINDOW, **bound(*_REPLICA)
+        m.LLM_LATENCY_QUANTILE_SECONDS,
+        stage="time_to_first_token",
+        quantile="0.99",
+        window=WINDOW,
+        **bound(*_REPLICA),
     ),
-    "TTFT p50 is [value humanizeDuration].",
-    "TTFT p50 为 [value humanizeDuration]。",
+    "TTFT p99: [value seconds].",
+    "TTFT p99：[value seconds]。",
+)
+RUNNING = lookup(
+    aggregate("sum", select(m.LLM_REQUESTS_RUNNING, **bound(*_REPLICA)), by=("replica",)),
+    "Requests running: [value count].",
+    "运行中的请求：[value count]。",
+)
+WAITING = lookup(
+    aggregate("sum", select(m.LLM_REQUESTS_WAITING, **bound(*_REPLICA)), by=("replica",)),
+    "Requests waiting: [value count].",
+    "排队的请求：[value count]。",
+)
+GATEWAY_SHARE = lookup(
+    _gateway_share(),
+    "Gateway [label gateway] still sends it [value percent] of the requests of pool [label pool].",
+    "网关 [label gateway] 仍把后端池 [label pool] [value percent] 的请求发给它。",
+)
+OWNER = lookup(topk(1, _owned(**bound(*_GPU))), "Owner: [label owner].", "使用者：[label owner]。")
+FOREIGN_OWNER = lookup(
+    _foreign_owner(),
+    "Only on this GPU of the replica: [label owner], which holds [value bytes].",
+    "副本各卡中仅此卡上有 [label owner]，占用 [value bytes]。",
+)
+REPLICA_OWNER = lookup(_owner_of_replica(), "Owner: [label owner].", "使用者：[label owner]。")
+OWNER_MEMORY = lookup(
+    select(m.GPU_OWNER_MEMORY_BYTES, **bound(*_GPU, "owner")),
+    "This owner holds [value bytes] of the GPU's memory.",
+    "该使用者占用此卡显存 [value bytes]。",
+)
+VERDICT = lookup(
+    select(m.LLM_VERDICT, reason=without_value(""), **bound(*_REPLICA)).equals(1),
+    "Verdict: [verdict state] ([reason reason]).",
+    "判定：[verdict state]，原因：[reason reason]。",
+) + lookup(
+    select(m.LLM_VERDICT, state="serve", **bound(*_REPLICA)).equals(1),
+    "Verdict: serve, so load balancers keep sending to it.",
+    "判定：继续服务（serve），负载均衡不会摘除它。",
+)
+REPLICA = RUNNING + WAITING + GATEWAY_SHARE + REPLICA_OWNER + VERDICT  # how every message about a replica ends
+LATENCY = TTFT + ITL
+ENGINE_VERSIONS = lookup(
+    _engine_versions(),
+    "Engine versions differ as well ([value count]).",
+    "引擎版本也不一致（[value count] 个）。",
+)
+ENGINE_DOWN_REASON = lookup(_engine_down_reason(), "Reason: [label reason].", "原因：[label reason]。")
+DRIVER_REASON = lookup(
+    select(m.SHARDWATCH_SOURCE_DOWN_INFO, source="driver", **bound("job", "instance")),
+    "Reason: [label reason].",
+    "原因：[label reason]。",
+)
+BUDGET_LASTS = Text(  # of 30 days, in seconds
+    "{{ with printf `2592000 / %f` $value | query }} At this rate a full error budget lasts "
+    "{{ . | first | value | humanizeDuration }}.{{ end }}",
+    "{{ with printf `2592000 / %f` $value | query }}按此速率，完整的错误预算将在 "
+    "{{ . | first | value | humanizeDuration }} 内耗尽。{{ end }}",
 )
 
 
@@ -300,66 +357,22 @@ def rank_requests(threshold: float) -> Text:
     return (
         lookup(
             ratio("requests_running"),
-            "The busiest runs [value humanize] times the mean number of requests.",
-            "最忙的 rank 运行的请求数是均值的 [value humanize] 倍。",
+            "The busiest runs [value number] times the mean number of requests.",
+            "最忙的 rank 运行的请求数是均值的 [value number] 倍。",
         )
         + lookup(
             ratio("requests_waiting"),
-            "The longest queue is [value humanize] times the mean queue.",
-            "最长的排队是均值的 [value humanize] 倍。",
+            "The longest queue is [value number] times the mean queue.",
+            "最长的排队是均值的 [value number] 倍。",
         )
         + lookup(
             busiest(m.LLM_REQUESTS_RUNNING, "requests_running"),
-            "Rank [label rank] runs most: [value humanize] requests.",
-            "rank [label rank] 运行最多：[value humanize] 个请求。",
+            "Rank [label rank] runs most: [value count] requests.",
+            "rank [label rank] 运行最多：[value count] 个请求。",
         )
         + lookup(
             busiest(m.LLM_REQUESTS_WAITING, "requests_waiting"),
-            "Rank [label rank] has the longest queue: [value humanize] requests.",
-            "rank [label rank] 排队最长：[value humanize] 个请求。",
+            "Rank [label rank] has the longest queue: [value count] requests.",
+            "rank [label rank] 排队最长：[value count] 个请求。",
         )
     )
-
-
-ITL = lookup(
-    _latency(),
-    "ITL p50 is [value humanizeDuration].",
-    "ITL p50 为 [value humanizeDuration]。",
-)
-SIBLING_ITL = lookup(
-    _sibling_latency(),
-    "Another replica of the model has [value humanizeDuration].",
-    "同一模型的其他副本为 [value humanizeDuration]。",
-)
-ITL_RATIO = lookup(
-    _latency_ratio(),
-    "This replica takes [value humanize] times as long per token.",
-    "每个 token 的耗时是后者的 [value humanize] 倍。",
-)
-SM_CLOCK = lookup(
-    select(m.GPU_CLOCK_HERTZ, domain="sm", **bound(*_GPU)),
-    "SM clock: [value humanize]Hz.",
-    "SM 时钟 [value humanize]Hz。",
-)
-ENGINE_VERSIONS = lookup(
-    _engine_versions(),
-    "Engine versions differ as well ([value humanize]).",
-    "引擎版本也不一致（[value humanize] 个）。",
-)
-SLOWEST_PATH = lookup(
-    select(m.LLM_CARD_PATH_INFO, **bound(*_REPLICA)),
-    "Slowest path between its GPUs: [label path].",
-    "卡间最慢路径：[label path]。",
-)
-BUDGET_LASTS = Text(  # of 30 days, in seconds
-    "{{ with printf `2592000 / %f` $value | query }} At this rate a full error budget lasts "
-    "{{ . | first | value | humanizeDuration }}.{{ end }}",
-    "{{ with printf `2592000 / %f` $value | query }}按此速率，完整的错误预算将在 "
-    "{{ . | first | value | humanizeDuration }} 内耗尽。{{ end }}",
-)
-ENGINE_DOWN_REASON = lookup(_engine_down_reason(), "Reason: [label reason].", "原因：[label reason]。")
-DRIVER_REASON = lookup(
-    select(m.SHARDWATCH_SOURCE_DOWN_INFO, source="driver", **bound("job", "instance")),
-    "Reason: [label reason].",
-    "原因：[label reason]。",
-)

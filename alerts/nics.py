@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from alerts import lookups
 from alerts.panel_ids import GPU_NIC_ERRORS, GPU_NIC_PORTS, GPU_NIC_RATES
 from alerts.rule import Alert, Component
 from alerts.tuning import Tuning
@@ -37,11 +38,11 @@ def _down() -> Alert:
         summary=_PORT + Text(" is down", "已断开"),
         description=Text(
             "The port was up since the daemon's start, or the same port of every equal adapter is. What communicates "
-            "over it stalls until the time limit of its collectives, or uses fewer links; nic_nearest_gpu_info names "
-            "the GPUs beside it.",
+            "over it stalls until the time limit of its collectives, or uses fewer links.",
             "该端口自守护进程启动以来曾处于活跃状态，或其他同型号适配器的同一端口均活跃。经由它的通信会停滞直至集合"
-            "通信超时，或只能使用更少的链路；nic_nearest_gpu_info 指出与它相邻的 GPU。",
-        ),
+            "通信超时，或只能使用更少的链路。",
+        )
+        + lookups.NEAREST_GPU,
         action=_CABLE,
     )
 
@@ -60,9 +61,9 @@ def _flaps(tuning: Tuning) -> Alert:
         panel=GPU_NIC_ERRORS,
         summary=_PORT + Text(" goes down and up", "反复断开与恢复"),
         description=Text(
-            "The link went down {{ $value | humanize }} times in 5 minutes. Each time what is under way is sent again "
+            'The link went down {{ $value | printf "%.0f" }} times in 5 minutes. Each time what is under way is sent again '
             "or fails.",
-            "5 分钟内链路断开 {{ $value | humanize }} 次。每次断开时正在进行的传输会重发或失败。",
+            '5 分钟内链路断开 {{ $value | printf "%.0f" }} 次。每次断开时正在进行的传输会重发或失败。',
         ),
         action=_CABLE,
     )

@@ -379,9 +379,7 @@ def _failures(tuning: Tuning) -> Iterator[Alert]:
             )
             + lookups.LOST_GPU
             + lookups.FULL_GPU
-            + lookups.GATEWAY_SHARE
-            + lookups.REPLICA_OWNER
-            + lookups.VERDICT,
+            + lookups.REPLICA,
             action=Text(
                 "Take {{ $labels.replica }} out of the gateway, save its log, restart it; with a full GPU, with a lower "
                 "--gpu-memory-utilization.",

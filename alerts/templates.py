@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from exporter.model.text import Language, Text
 
 _TEMPLATE = re.compile(r"\{\{(.*?)\}\}")
-_HUMANIZE = r"(?:humanize|humanize1024|humanizeDuration|humanizePercentage)"
+_FORM = r'(?:humanize|humanize1024|humanizeDuration|humanizePercentage|printf "%\.\d[fg]")'
 _LABEL = re.compile(r"\$labels\.([a-z_]+)(?: \| urlquery)?\Z")
 _WITH_LABEL = re.compile(r"with \$labels\.([a-z_]+)\Z")
 _WITH_QUERY = re.compile(r"with printf `[^`]+` ((?:(?:\$labels\.[a-z_]+|\$value) ?)+)\| query\Z")
@@ -19,8 +19,8 @@ _WITH_VALUE_OF_LABEL = re.compile(r'with \. \| first \| label "[a-z_]+"\Z')
 _CASE = re.compile(r'(else )?if (?:eq \. "[a-z0-9_]+"|match "\^\([0-9|]+\)\$" \.)\Z')
 _CHOICE_OF_WORDS = re.compile(r"\{\{ if [^}]*\}\}(.*?)\{\{ else \}\}\{\{ \. \}\}\{\{ end \}\}")
 _OTHER_WORD = re.compile(r"\{\{ else if [^}]*\}\}")
-_VALUE = re.compile(rf"\$value \| {_HUMANIZE}\Z")
-_OF_QUERY = re.compile(rf'\. \| first \| (?:value \| {_HUMANIZE}|label "[a-z_]+")\Z')
+_VALUE = re.compile(rf"\$value \| {_FORM}\Z")
+_OF_QUERY = re.compile(rf'\. \| first \| (?:value \| {_FORM}|label "[a-z_]+")\Z')
 _QUERY, _WORD, _CHOICE = "query", "value of a label", "choice"  # what a part of a text is about
 
 
@@ -53,7 +53,7 @@ def _walk(sentence: str, optional: frozenset[str]) -> Iterator[str]:
             yield from {part[1]} - optional
         elif not _moves(inner, inside) and not (_VALUE.match(inner) or _expands(inner, inside)):
             raise ValueError(
-                f"contains {{{{{template}}}}}; allowed are $labels.NAME, $value with a humanize function, "
+                f"contains {{{{{template}}}}}; allowed are $labels.NAME, $value with a humanize function or printf, "
                 "parts about labels, and alerts.lookups"
             )
     if inside:

@@ -154,7 +154,7 @@ class GpuThresholds:
     nic_link_downs: Threshold = Threshold(
         metric=m.NIC_PORT_LINK_DOWNS_TOTAL,
         warning=shared.NIC_LINK_DOWNS,
-        for_="1m",
+        for_="3m",  # a port that soon stays down is NicPortDown, which inhibits this
         reason="In 5 min: a link that goes down once may be maintenance, one that does it twice flaps.",
     )
     nic_errors: Threshold = Threshold(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from exporter.diagnosis.verdict_names import VERDICT_REASONS
 from exporter.diagnosis.xid_meanings import CHINESE
 from exporter.model.straggler import Cause
 from exporter.model.text import Language, Text
@@ -79,6 +80,8 @@ VERDICTS: Mapping[str, Text] = {
     "eject": Text("eject", "摘除（eject）"),
     "unknown": Text("unknown", "未知（unknown）"),
 }
+
+REASONS: Mapping[str, Text] = VERDICT_REASONS
 
 
 def chosen(words: Mapping[str, Text], language: Language) -> str:

@@ -98,6 +98,7 @@ complete -c shardwatch -n '_shtab_shardwatch_using top' -l user -x -d 'user name
 complete -c shardwatch -n '_shtab_shardwatch_using top' -l password-file -xka "(__fish_complete_path (commandline -ct))" -d 'file that holds the user'"'"'s password (default none)'
 complete -c shardwatch -n '_shtab_shardwatch_using; and test $_shtab_shardwatch_npos -eq 0' -a check-config -d 'print every problem of a configuration with its path and line'
 complete -c shardwatch -n '_shtab_shardwatch_using check-config' -s h -l help -d 'show this help message and exit'
+complete -c shardwatch -n '_shtab_shardwatch_using check-config' -l language -l lang -xka "en zh" -d 'language (default en)'
 complete -c shardwatch -n '_shtab_shardwatch_using check-config; and test $_shtab_shardwatch_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'YAML configuration'
 complete -c shardwatch -n '_shtab_shardwatch_using; and test $_shtab_shardwatch_npos -eq 0' -a config -d 'print an example, the JSON Schema or the reference of the configuration'
 complete -c shardwatch -n '_shtab_shardwatch_using config' -s h -l help -d 'show this help message and exit'

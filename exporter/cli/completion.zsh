@@ -66,6 +66,7 @@ _shtab_shardwatch_check_defaults_added=0
 
 _shtab_shardwatch_check_config_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
+  {--language,--lang}"[language (default en)]:lang:(en zh)"
   ":YAML configuration:_files"
 )
 

@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 from pathlib import Path
 
 from exporter.cli import streams
-from exporter.cli.exit_codes import OK
+from exporter.cli.exit_codes import BAD_USAGE, OK
 from exporter.cli.setup import read_settings
 from exporter.config.parsers import format_duration
 from exporter.config.settings import DiscoverySettings, Settings, default
+from exporter.errors import SettingsError
+from exporter.model.text import Language
 
 EXPIRES_SOON = 14 * 86_400  # seconds; of a certificate, as the alerts judge by
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Print whether a configuration is valid, and hints; raises SettingsError with every problem."""
+    """Print whether a configuration is valid, and hints, or every problem with it."""
+    from exporter.config import chinese  # noqa: PLC0415
     from exporter.config.lint import config_lint  # noqa: PLC0415
 
-    settings = read_settings(arguments.file)
-    hints = [*config_lint(settings), *web_hints(settings, time.time())]
+    language = Language(arguments.lang)
+    try:
+        settings = read_settings(arguments.file)
+        hints = [*config_lint(settings), *web_hints(settings, time.time())]
+    except SettingsError as error:
+        print(f"shardwatch check-config: {chinese.refusal(error, language)}", file=sys.stderr)
+        return BAD_USAGE
     if settings == default(os.environ):
         hints.insert(0, "the file sets nothing, so the defaults apply; shardwatch config --example shows every key")
-    lines = [f"valid; {summary(settings)}", *(f"hint: {hint}" for hint in hints)]
-    streams.print_lines(*(f"{arguments.file}: {line}" for line in lines))
+    streams.print_lines(*chinese.lines(arguments.file, summary(settings), hints, language))
     return OK
 
 

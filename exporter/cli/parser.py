@@ -181,6 +181,7 @@ def _credentials(command: argparse.ArgumentParser) -> None:
 
 def _check(command: argparse.ArgumentParser) -> None:
     command.add_argument("file", metavar="FILE", help="YAML configuration")
+    _language(command)
 
 
 def _config(command: argparse.ArgumentParser) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
 from exporter.config import settings
+from exporter.config.chinese import translated
 from exporter.config.settings import Settings
 from exporter.errors import SettingsError
 
@@ -16,6 +18,7 @@ GOOD = sorted((CONFIGS / "good").glob("*.yaml"))
 BAD = sorted((CONFIGS / "bad").glob("*.yaml"))
 FULL = (CONFIGS / "good" / "full.yaml").read_text()
 GOOD_BASE = str(CONFIGS / "good")
+HAN = re.compile("[\u4e00-\u9fff]")
 CANARY = "s3cr3t:C4n4ry/0123456789"
 
 
@@ -25,10 +28,17 @@ def parse(text: str, **environ: str) -> Settings:
 
 
 def refused(text: str, **environ: str) -> list[tuple[int | None, str, str]]:
-    """Return (line, path, message) of each problem; fails where there is none."""
+    """Return (line, path, message) of each problem; fails where there is none, or one has no Chinese message."""
     with pytest.raises(SettingsError) as caught:
         parse(text, **environ)
+    in_chinese(caught.value.problems)
     return [(problem.line, problem.path, problem.message) for problem in caught.value.problems]
+
+
+def in_chinese(problems) -> None:
+    """Fail for a message that the Chinese catalogue lacks."""
+    lacking = [problem.message for problem in problems if not HAN.search(translated(problem.message))]
+    assert lacking == [], "exporter/config/chinese.py lacks them"
 
 
 def engine(lines: str = "", url: str = "http://127.0.0.1:8000") -> str:

@@ -22,6 +22,7 @@ from exporter.driver.nvml.topology import TopologyReader
 from exporter.driver.protocol import EventSubscription, XidSeen
 from exporter.errors import EndpointError
 from exporter.model import CardState, GpuAssignment, GpuLabels, SourceStatus, Window
+from exporter.model.owner import GpuOwner, Owner
 from exporter.render.exposition import ExpositionRenderer
 from exporter.runtime.costs import CostTracker
 from exporter.runtime.diagnosis import Diagnosis
@@ -34,6 +35,7 @@ from exporter.runtime.stragglers import StragglerTracker
 from exporter.simulate.engine import PAGE_WRITERS
 from exporter.simulate.gateway import SimulatedGateway
 from exporter.simulate.node_spec import NodeSpec
+from exporter.simulate.owners import CONTAINER, JOB, pods
 from exporter.simulate.sysfs import SysfsTree
 from exporter.simulate.traffic import DAY
 from exporter.simulate.vllm_page import ProcessStats
@@ -47,6 +49,7 @@ UNIX_START = 1_767_571_200  # Monday 2026-01-05, midnight UTC
 WINDOWS = (Window("1m", 60.0), Window("5m", 300.0))
 QUANTILES = (0.5, 0.95, 0.99)
 SLOW_INTERVAL = 5.0  # seconds between two readings of what changes rarely, as in the worker
+TENANT_MEMORY = 2.0**31  # bytes that the other tenant holds
 PROCESS = ProcessStats(virtual_memory=1, resident_memory=1, cpu_seconds=1.0, open_files=1, max_files=1)
 
 
@@ -166,6 +169,7 @@ class VirtualNode:
             xids=self._events.view,
             sxids=self._events.switches,
             nics=self._nics.states if self._nics else tuple,
+            owners=lambda _: tuple(self._gpu_owners()),
             others=lambda: self._events.statuses,
             publish=lambda _: None,
             judge=Diagnosis().judge,
@@ -199,6 +203,19 @@ class VirtualNode:
                 rank = str(number) if len(replica.ranks) > 1 else ""
                 for index in group:
                     yield GpuAssignment(uuid=self.gpus.uuids[index], replica=replica.name, rank=rank)
+
+    def _gpu_owners(self):
+        """Yield who holds which GPU: each replica is a pod, and the other tenant a Slurm job, as on a simulated node."""
+        of_replica = {pod.workload: pod for pod in pods(spec.name for spec in self.world.scenario.replicas)}
+        for gpu, uuid in zip(self.world.gpus, self.gpus.uuids, strict=True):
+            for name, _ in self.world.owners(gpu.index):
+                pod = of_replica[name]
+                named = Owner(name=f"{pod.namespace}/{pod.name}/{CONTAINER}", namespace=pod.namespace, pod=pod.name)
+                yield GpuOwner(uuid=uuid, owner=named, memory=gpu.process_memory, pids=(1,))
+            if gpu.degradation.tenant_share:
+                yield GpuOwner(
+                    uuid=uuid, owner=Owner(name=f"job {JOB}", slurm_job=JOB), memory=TENANT_MEMORY, pids=(2,)
+                )
 
     def _endpoints(self):
         names = [replica.name for replica in self.world.scenario.replicas]

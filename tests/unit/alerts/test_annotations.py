@@ -52,11 +52,11 @@ DESCRIPTIONS = {
     ),
     "a lost GPU with cause, harm and traffic": (
         "GpuLost", GPU | alert_cases.MACROS["OWNS"], {"gpu_up{GPU}": "0x20", **OWNED, **XID_79, **OLDER_XID, **FROZEN, **QUEUE, **GATEWAY},
-        ("The GPU (GPU-3) has not answered for 1 minute. XID 79: GPU has fallen off the bus; "
-        "recommended action: reboot the node. The replica is frozen: it has requests and makes no progress. Requests running: 31. Requests waiting: 18. "
+        ("The GPU (GPU-3) has not answered for 1 minute. XID 79: GPU has fallen off the bus. "
+        "Recommended action: reboot the node. chat-a is frozen: it has requests and makes no progress. Requests running: 31. Requests waiting: 18. "
         "Gateway edge still sends it 49% of the requests of pool llama."),
-        ("该卡（GPU-3）已有 1 分钟无应答。XID 79：GPU 已从总线掉落（fallen off the bus），驱动无法访问；建议操作：重启节点。"
-        "该副本已冻结：有请求但没有任何进展。运行中的请求：31。排队的请求：18。网关 edge 仍把后端池 llama 49% 的请求发给它。"),
+        ("该卡（GPU-3）已有 1 分钟无应答。XID 79：GPU 已从总线掉落（fallen off the bus），驱动无法访问。建议操作：重启节点。"
+        "chat-a 已冻结：有请求但没有任何进展。运行中的请求：31。排队的请求：18。网关 edge 仍把后端池 llama 49% 的请求发给它。"),
     ),
     "a frozen replica and the GPU that it lost": (
         "EngineFrozen", REPLICA, {**FROZEN, **QUEUE, **GATEWAY, **OWNED, "gpu_up{GPU}": "0x20", "gpu_up{CARD4}": "1x20"},
@@ -90,14 +90,14 @@ DESCRIPTIONS = {
          'llm_latency_quantile_seconds{REPLICA,stage="inter_token",quantile="0.5",window="5m"}': "0.04x20",
          'llm_latency_quantile_seconds{REPLICA_B,stage="inter_token",quantile="0.5",window="5m"}': "0.02x20",
          'llm_engine_info{REPLICA,version="1"}': "1x20", **QUEUE, **GATEWAY,
-         'llm_verdict{REPLICA,state="drain",reason="straggler"}': "1x20"},
+         'llm_verdict{REPLICA,state="drain",reason="xid_48"}': "1x20"},
         ("GPU 3 (GPU-3) is the straggler of its group: lower power limit. Power limit: 350 W. The highest of its group: 700 W. "
-         "PCIe x4 of x16. ITL p50 is 40ms. Another replica of the model has 20ms. This replica takes 2 times as long per token. "
+         "PCIe x4 of x16. ITL p50: 40.0 ms. Another replica of the model: 20.0 ms. This replica takes 2 times as long per token. "
          "Requests running: 31. Requests waiting: 18. Gateway edge still sends it 49% of the requests of pool llama. "
-         "Verdict: drain (straggler)."),
-        ("3 号卡（GPU-3）拖慢了整组：功率上限偏低。功率上限 350 W。组内最高 700 W。PCIe x4（最大 x16）。ITL p50 为 40ms。"
-         "同一模型的其他副本为 20ms。每个 token 的耗时是后者的 2 倍。运行中的请求：31。排队的请求：18。"
-         "网关 edge 仍把后端池 llama 49% 的请求发给它。判定：排空（drain）（straggler）。"),
+         "Verdict: drain (xid_48)."),
+        ("3 号卡（GPU-3）拖慢了整组：功率上限偏低。功率上限 350 W。组内最高 700 W。PCIe x4（最大 x16）。ITL p50：40.0 ms。"
+         "同一模型的其他副本：20.0 ms。本副本每个 token 的耗时是其 2 倍。运行中的请求：31。排队的请求：18。"
+         "网关 edge 仍把后端池 llama 49% 的请求发给它。判定：排空（drain），原因：xid_48。"),
     ),
     "a lost GPU whose processes had an owner": (
         "GpuLost", GPU, {"gpu_up{GPU}": "1x4 0x16", 'gpu_owner_memory_bytes{GPU,owner="prod/chat-7d9/vllm"}': "7e10x4 stale",
@@ -112,8 +112,8 @@ DESCRIPTIONS = {
          'gpu_owner_memory_bytes{CARD4,owner="prod/chat-7d9/vllm"}': "7e10x20",
          'gpu_owner_memory_bytes{GPU,owner="research/train-0/main"}': "1073741824x20"},
         ("GPU 3 (GPU-3) is the straggler of its group: shared with another tenant. Only on this GPU of the replica: "
-         "research/train-0/main, with 1GiB. Owner: prod/chat-7d9/vllm."),
-        "3 号卡（GPU-3）拖慢了整组：被其他租户占用。副本各卡中仅此卡上有：research/train-0/main，占用 1GiB。使用者：prod/chat-7d9/vllm。",
+         "research/train-0/main, which holds 1GiB. Owner: prod/chat-7d9/vllm."),
+        "3 号卡（GPU-3）拖慢了整组：被其他租户占用。副本各卡中仅此卡上有 research/train-0/main，占用 1GiB。使用者：prod/chat-7d9/vllm。",
     ),
     "a frozen replica whose owner is known": (
         "EngineFrozen", REPLICA, {**FROZEN, **OWNED, 'gpu_owner_memory_bytes{GPU,owner="vllm@chat-a.service"}': "7e10x20"},
@@ -127,16 +127,16 @@ DESCRIPTIONS = {
          'llm_requests_running{REPLICA,rank="0"}': "64x20", 'llm_requests_running{REPLICA,rank="1"}': "62x20",
          'llm_requests_waiting{REPLICA,rank="0"}': "90x20", 'llm_requests_waiting{REPLICA,rank="1"}': "1x20"},
         ("Its data-parallel ranks have unequal numbers of requests (threshold: the busiest has 1.35 times the mean). "
-         "The longest queue is 7.9 times the mean queue. Rank 0 has the longest queue: 90 requests."),
-        ("其各数据并行 rank 的请求数不等（阈值：最忙的是均值的 1.35 倍）。最长的排队是均值的 7.9 倍。rank 0 排队最长：90 个请求。"),
+         "The longest queue is 7.9 times the mean queue. Rank 0 has the longest queue: 90 requests. Requests running: 126. Requests waiting: 91."),
+        ("其各数据并行 rank 的请求数不等（阈值：最忙的是均值的 1.35 倍）。最长的排队是均值的 7.9 倍。rank 0 排队最长：90 个请求。运行中的请求：126。排队的请求：91。"),
     ),
     "a lost GPU whose XID recommends a reset": (
         "GpuLost", GPU, {"gpu_up{GPU}": "0x20",
         'gpu_xid_last_timestamp_seconds{GPU,xid="119",source="nvml"}': "0x20",
         'gpu_xid_action_info{GPU,xid="119",class="reset_card",action="reset_card",meaning="GSP RPC timeout"}': "1x20"},
-        ("The GPU (GPU-3) has not answered for 1 minute. XID 119: GSP RPC timeout; recommended action: reset the GPU. "
+        ("The GPU (GPU-3) has not answered for 1 minute. XID 119: GSP RPC timeout. Recommended action: reset the GPU. "
          "XID 119 recommends a reset of the GPU: try it before the reboot."),
-        "该卡（GPU-3）已有 1 分钟无应答。XID 119：GPU 系统处理器（GSP）未按时响应驱动：驱动调用可能挂起；建议操作：复位该卡。XID 119 建议复位该卡：重启之前先尝试复位。",
+        "该卡（GPU-3）已有 1 分钟无应答。XID 119：GPU 系统处理器（GSP）未按时响应驱动：驱动调用可能挂起。建议操作：复位该卡。XID 119 建议复位该卡：重启之前先尝试复位。",
     ),
     "an XID without advice": (
         "GpuXidResetNode", {**GPU, "xid": "79"}, {'gpu_xid_last_timestamp_seconds{GPU,xid="79",source="nvml+kernel_log"}': "0x20"},
