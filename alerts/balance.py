@@ -245,7 +245,10 @@ def _slower(tuning: Tuning) -> Alert:
     siblings = (*NODE, "model")  # of one node: GPUs of other nodes may be of another kind
     tokens = increase(observations(m.LLM_INTER_TOKEN_LATENCY_SECONDS), "5m") >= limits.sibling_tokens.warning
     itl = and_on(select(ITL.known), tokens, on=REPLICA)
-    best = min_by(itl, *siblings)
+    # A canary with few requests has short steps: nothing to compare a replica with that carries the load.
+    load = over_time("avg", select(RUNNING.known), "5m")
+    canaries = binary("<", load, avg_by(load, *siblings) * limits.canary_share.warning, on=siblings, group_left=())
+    best = min_by(unless(itl, canaries, on=REPLICA), *siblings)
     # Of two replicas with a queue, the one whose steps compute more prompts takes longer.
     waits = over_time("avg", select(WAITING.known), "3m") > 0
     fastest = binary("==", itl, best, on=siblings, group_left=())

@@ -80,10 +80,16 @@ def _unreadable() -> Alert:
 
 def _pool_down() -> Alert:
     down = count_by(max_by(select(m.GATEWAY_BACKEND_UP), *POOL).equals(0), *_SHARED)
-    requests = increase(select(m.GATEWAY_POOL_REQUESTS_TOTAL), "2m") > 0
+    # The newest requests may be of before: where replicas behind it are well, the pool is drained, and nobody asks.
+    before = max_by(over_time("max", select(m.GATEWAY_BACKEND_UP), "2m"), *_SHARED) > 0
+    well = _with_replicas(max_by(select(m.LLM_UP), *NODE, "replica").equals(1))
+    drained = and_on(before, well, on=_SHARED)
+    requests = unless(
+        sum_by(increase(select(m.GATEWAY_POOL_REQUESTS_TOTAL), "2m") > 0, *_SHARED), drained, on=_SHARED
+    )
     # Some gateways do not count requests without a backend: once firing, it lasts until a backend is up.
     asked = (
-        sum_by(requests, *_SHARED)
+        requests
         | sum_by(select(m.GATEWAY_POOL_REQUESTS_QUEUED) > 0, *_SHARED)
         | max_by(select(_POOL_ALERTS, alertname="GatewayPoolDown"), *_SHARED)
     )
@@ -178,8 +184,12 @@ def _errors(tuning: Tuning) -> tuple[Alert, ...]:
 
 def _failing_replicas(threshold: float) -> Expr:
     """Return the pools with a backend that is a replica whose own error ratio exceeds the threshold."""
-    failing = max_by(select(m.LLM_ERROR_RATIO, window=WINDOW), *NODE, "replica") > threshold
-    behind = binary("*", select(m.GATEWAY_BACKEND_REPLICA_INFO), failing, on=(*NODE, "replica"), group_left=())
+    return _with_replicas(max_by(select(m.LLM_ERROR_RATIO, window=WINDOW), *NODE, "replica") > threshold)
+
+
+def _with_replicas(replicas: Expr) -> Expr:
+    """Return the pools with a backend that is one of these replicas."""
+    behind = binary("*", select(m.GATEWAY_BACKEND_REPLICA_INFO), replicas, on=(*NODE, "replica"), group_left=())
     return max_by(behind, *_SHARED)  # several daemons may read the gateway, one of them knows the replica
 
 

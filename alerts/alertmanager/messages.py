@@ -39,7 +39,7 @@ _PLACES: tuple[tuple[str, Text], ...] = (
 )
 _RUNBOOK, _DASHBOARD = Text("runbook", "运行手册"), Text("dashboard", "仪表盘")
 _SINCE, _ENDED = Text("since", "开始于"), Text("Resolved", "已恢复")
-_ACTION = Text("Action", "处理")
+_ACTION = Text("Action: ", "处理：")
 _MORE = Text(
     "{n} alerts in total; the first {shown} shown.",
     "共 {n} 条，仅列出前 {shown} 条。",
@@ -124,7 +124,7 @@ def _body(notation: Notation, shown: int, language: Language) -> str:
         f"{{{{ with .Annotations.dashboard_url }}}}{dashboard}{{{{ end }}}}"
     )
     described = f"{{{{ with .Annotations.description }}}}{{{{ . }}}}{line}{{{{ end }}}}"
-    action = f"{{{{ with .Annotations.action }}}}{_ACTION.in_(language)}: {{{{ . }}}}{line}{{{{ end }}}}"
+    action = f"{{{{ with .Annotations.action }}}}{_ACTION.in_(language)}{{{{ . }}}}{line}{{{{ end }}}}"
     since = f'{_SINCE.in_(language)} {{{{ .StartsAt.Format "2006-01-02 15:04:05 MST" }}}}'
     firing_alert = (
         bold.format("{{ .Annotations.summary }}")

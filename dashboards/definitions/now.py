@@ -129,7 +129,7 @@ _AFFECTED: tuple[Panel, ...] = (
             threshold=THRESHOLDS.error_ratio, requires=TRAFFIC,
         ),
         column(_gateway_share, Text("Gateway share", "网关占比"), requires=(Requires.GATEWAY, Requires.TRAFFIC)),
-        rows=("instance", "replica"), sort=("Waiting",), requires=ENGINE, width=17, height=6,
+        rows=("instance", "replica"), sort=("Waiting", "Errors"), requires=ENGINE, width=17, height=6,
         drill_down=(TO_NODE, TO_REPLICA),
     ),
     alert_list(

@@ -62,6 +62,8 @@ _WORDS: tuple[tuple[Text, Text, Colour], ...] = (
         _RED,
     ),
     (Text("XID that needs a reset", "XID 要求复位"), Text("drain, then reset the GPU", "排空后复位该卡"), _RED),
+    (Text("memory row cannot be replaced", "显存行无法重映射"), Text("drain, replace the GPU", "排空后更换该卡"), _AMBER),
+    (Text("network port down", "网卡端口断开"), Text("check cable, transceiver, switch port", "检查线缆、光模块与交换机端口"), _AMBER),
     (Text("NVLinks down", "NVLink 断开"), Text("drain, reset all GPUs of the board", "排空并复位整板的卡"), _AMBER),
     (
         Text("GPUs talk over PCIe and wait", "卡间经 PCIe 通信，互相等待"),
@@ -134,6 +136,8 @@ def _numbered() -> Iterator[tuple[int, Expr]]:
         selected(m.LLM_ERROR_RATIO, window=EXPORTER_WINDOW) > limits.error_ratio.warning,
         full,
         unless(max_by(since(xids) < RECENT_SECONDS, *NODE, "gpu", "uuid"), lost, on=(*NODE, "uuid")),
+        selected(m.GPU_ROW_REMAP_FAILED).equals(1),
+        selected(m.NIC_PORT_DOWN).equals(1),
         selected(m.GPU_NVLINK_LINKS_DOWN) > 0,
         _over_pcie(),
         _uneven_ranks(),

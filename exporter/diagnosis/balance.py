@@ -204,9 +204,13 @@ def _siblings(past: Past, model: str, replicas: list[ReplicaState]) -> Iterator[
         and (mean := past.of(replica.name).latency.get(Stage.INTER_TOKEN)) is not None
         and mean.observations >= limit.SIBLING_TOKENS
     ]
-    if len(found) < 2:
+    # A canary with few requests has short steps: nothing to compare a replica with that carries the load.
+    loads = {replica.name: past.of(replica.name).running or 0.0 for replica in replicas}
+    floor = limit.CANARY_SHARE * sum(loads.values()) / len(loads)
+    carrying = [pair for pair in found if loads[pair[0].name] >= floor]
+    if len(found) < 2 or not carrying:
         return
-    fastest, best = min(found, key=lambda pair: pair[1])
+    fastest, best = min(carrying, key=lambda pair: pair[1])
     for replica, seconds in found:
         if best <= 0 or seconds <= limit.SIBLING_SLOWDOWN * best:
             continue

@@ -128,7 +128,11 @@ CONDITIONS: Mapping[str, Condition] = {
         for_="10m",
         hold=60.0,
         linger=60.0,
-        limits={"sibling_slowdown": limit.SIBLING_SLOWDOWN, "sibling_tokens": limit.SIBLING_TOKENS},
+        limits={
+            "sibling_slowdown": limit.SIBLING_SLOWDOWN,
+            "sibling_tokens": limit.SIBLING_TOKENS,
+            "canary_share": limit.CANARY_SHARE,
+        },
     ),
     "ReplicasUneven": Condition(
         subject=NODE,

@@ -103,7 +103,12 @@ def rows(cases: tuple[Case, ...], processes: int):
         with multiprocessing.Pool(processes, maxtasksperchild=1) as pool:
             seen = pool.starmap(live, nodes, chunksize=1)
         first = {case.name: found for (case, number, _), found in zip(nodes, seen, strict=True) if number == 0}
-        replay = Replay(folder, hours=max(case.at + case.lasts for case in cases) / 3600, scrape=EVALUATE)
+        replay = Replay(
+            folder,
+            hours=max(case.at + case.lasts for case in cases) / 3600,
+            scrape=EVALUATE,
+            lookback=f"{EVALUATE * 3 // 2}s",
+        )
         replay.load([Path(folder) / f"{case.name}-{number}.om" for case, number, _ in nodes])
         fired = firings(replay, UNIX_START)
     for case in cases:
@@ -153,10 +158,10 @@ FOOTER = {
     Language.ENGLISH: """\
 The faults of pcie, skew and drift are how the nodes are built: there the time counts from the first reading, and includes
 that windows fill. nic flaps for a minute before its port goes down; heat counts from when the cooler fails, so most of
-its time is the GPU heating up.
+its time is the GPU heating up. That nodes differ is no finding of one node: `shardwatch check` of both names it at once.
 """,
     Language.CHINESE: """\
-pcie、skew 与 drift 的故障在于节点的构成：时间从首次读取算起，包含窗口填满的时间。nic 的端口先反复断开约一分钟；heat 从散热器故障算起，大部分时间是该卡在升温。
+pcie、skew 与 drift 的故障在于节点的构成：时间从首次读取算起，包含窗口填满的时间。nic 的端口先反复断开约一分钟；heat 从散热器故障算起，大部分时间是该卡在升温。节点之间的差异不是单个节点的诊断结果：对两个节点运行 `shardwatch check` 即可立即看到。
 """,
 }
 

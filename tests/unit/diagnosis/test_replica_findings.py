@@ -95,6 +95,13 @@ def test_a_slower_sibling_is_a_finding_unless_both_have_a_queue():
     assert lived(sibling("a"), sibling("b", itl=0.0239)) == {}
 
 
+def test_a_canary_with_few_requests_is_no_measure_for_the_replica_that_carries_the_load():
+    canary, stable = sibling("a", requests_running=2), sibling("b", itl=0.03, requests_running=28)
+    assert "ReplicaSlowerThanSiblings" not in lived(canary, stable)
+    slow = lived(sibling("a", itl=0.03, requests_running=2), sibling("b", requests_running=28))
+    assert slow["ReplicaSlowerThanSiblings"].subject.name == "a"
+
+
 @pytest.mark.parametrize("stopped", [0, 1], ids=["the fast", "the slow"])
 def test_a_replica_that_stopped_is_neither_slow_nor_a_measure_for_others(stopped):
     states = [sibling("a"), sibling("b", itl=0.03)]
