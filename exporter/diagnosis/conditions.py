@@ -97,7 +97,7 @@ CONDITIONS: Mapping[str, Condition] = {
     # Network adapters
     "NicPortDown": Condition(subject=ADAPTER, for_="1m", hold=5.0),
     "NicLinkFlaps": Condition(
-        subject=ADAPTER, for_="1m", linger=60.0, limits={"nic_link_downs": limit.NIC_LINK_DOWNS}
+        subject=ADAPTER, for_="3m", linger=60.0, limits={"nic_link_downs": limit.NIC_LINK_DOWNS}
     ),
     "NicBelowRate": Condition(subject=ADAPTER, for_="5m", hold=30.0),
     "NicErrorsRise": Condition(subject=ADAPTER, for_="2m", linger=60.0, limits={"nic_errors": limit.NIC_ERRORS}),
