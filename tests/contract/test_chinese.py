@@ -78,7 +78,16 @@ def test_no_english_sentence_is_left_in_a_chinese_alert_or_dashboard(path):
 
 
 @pytest.mark.parametrize(
-    "name", ["alerts.md", "dashboards.md", "deployment.md", "detection.md", "diagnosis.md", "metrics.md", "troubleshooting.md"]
+    "name",
+    [
+        "alerts.md",
+        "dashboards.md",
+        "deployment.md",
+        "detection.md",
+        "diagnosis.md",
+        "metrics.md",
+        "troubleshooting.md",
+    ],
 )
 def test_a_translated_page_has_the_blocks_and_the_rows_of_the_original(name):
     original, translated = ((ROOT / "docs" / place / name).read_text(encoding="utf-8") for place in (".", "zh"))
