@@ -6,7 +6,7 @@ nodes call themselves the head: heads are always the side of a join that may hav
 
 from __future__ import annotations
 
-from alerts.lookups import bound, lookup
+from alerts.lookup import bound, lookup
 from alerts.panel_ids import IMBALANCE_NODES, IMBALANCE_NODES_LOST
 from alerts.recordings import GPU_EXPORTER_DOWN, NODE, RELEASED, RUNNING
 from alerts.rule import Alert, Component, Recording
@@ -77,8 +77,8 @@ _WORKER = lookup(
 )
 _LEAST = lookup(
     _least_node(),
-    "The least utilised is [label instance] with [value humanizePercentage].",
-    "利用率最低的是 [label instance]，为 [value humanizePercentage]。",
+    "The least utilised is [label instance] with [value percent].",
+    "利用率最低的是 [label instance]，为 [value percent]。",
 )
 
 
