@@ -16,7 +16,7 @@ _ENTRY = re.compile(r'^msgid "(.+)"\nmsgstr "(.+)"$', re.MULTILINE)
 _FILLED = re.compile(r"\\\{(=?)\\\}")
 
 
-class _Entry(NamedTuple):
+class _Translation(NamedTuple):
     pattern: re.Pattern[str]
     verbatim: tuple[bool, ...]  # of each part that is filled in: whether it is a name, which has no translation
     chinese: str
@@ -34,7 +34,7 @@ def translated(message: str) -> str:
 
 
 @functools.cache
-def _catalogue() -> tuple[_Entry, ...]:
+def _catalogue() -> tuple[_Translation, ...]:
     """Return the entries with most letters of their own first; last those that begin with what is filled in."""
     entries = [(english.replace(r"\"", '"'), chinese.replace(r"\"", '"')) for english, chinese in entries_of_file()]
     entries.sort(key=lambda entry: (entry[0].startswith("{"), -len(re.sub(r"\{=?\}", "", entry[0]))))
@@ -46,10 +46,10 @@ def entries_of_file() -> list[tuple[str, str]]:
     return _ENTRY.findall(CATALOGUE.read_text(encoding="utf-8"))
 
 
-def _entry(english: str, chinese: str) -> _Entry:
+def _entry(english: str, chinese: str) -> _Translation:
     escaped = re.escape(english)
     pattern = re.compile(_FILLED.sub("(.+?)", escaped), re.DOTALL)
-    return _Entry(pattern, tuple(mark == "=" for mark in _FILLED.findall(escaped)), chinese)
+    return _Translation(pattern, tuple(mark == "=" for mark in _FILLED.findall(escaped)), chinese)
 
 
 def refusal(error: SettingsError, language: Language) -> str:
