@@ -134,9 +134,14 @@ class _Finder:
         return parent.rendezvous if parent.rendezvous.scheme == _RAY else None
 
     def _is_complete(self, actor: Process) -> bool:
-        """Return whether the replica of a Ray actor has all of its GPUs here, by what the server beside it says."""
+        """Return whether the replica of a Ray actor has all of its GPUs here, by what the server beside it says.
+
+        Ray starts the actors, so the server has no GPU process below it.
+        """
         beside = [process for process in self.table.processes.values() if process.cgroup == actor.cgroup]
-        sizes = [process.gpus for process in beside if process.engine and process.gpus is not None]
+        with_gpus = {self.tree.engine(pid) for pid in self.users}
+        servers = [process for process in beside if process.engine and process.pid not in with_gpus]
+        sizes = [process.gpus for process in servers if process.gpus is not None]
         gpus = {uuid for process in beside if process.ray_worker for uuid in self.users.get(process.pid, ())}
         return bool(sizes) and max(sizes) <= len(gpus)
 

@@ -71,7 +71,10 @@ class Engines:
         worker = (
             f"--python_worker_command=python3 default_worker.py --gcs-address=10.0.0.1:6379 --cluster-id={CLUSTER}"
         )
-        return self._start([f"{self.folder}/raylet", "-c", _RAYLET, worker])
+        # Its parent ends at once, as ``ray start`` does: else what started it would be one program with its workers.
+        return self._start(
+            ["/bin/sh", "-c", 'exec 3<&0; "$0" -c "$1" "$2" <&3 &', f"{self.folder}/raylet", _RAYLET, worker]
+        )
 
     def _start(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> Started:
         variables = {**os.environ, **(environment or {})}

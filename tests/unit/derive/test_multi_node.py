@@ -138,6 +138,7 @@ def test_a_ray_head_spans_nodes_where_it_has_more_gpus_than_are_here(node: FakeP
         return first + 1
 
     pids = start(100, "a", "2", 8000), start(200, "b", "1", 8001)
+    serve(node, 300, "-tp", "1", cgroup=f"0::/docker/{'a' * 64}")  # of another replica, with workers of its own
     result = assign(node, [card(0, pids[0]), card(1, pids[1])], endpoint("wide", 8000), endpoint("narrow", 8001))
     assert rows(result) == [("GPU-0", "wide", ""), ("GPU-1", "narrow", "")]
     assert places(result) == [("GPU-0", "wide", f"ray://{CLUSTER[:16]}", "head", None, None)]
