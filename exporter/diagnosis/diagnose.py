@@ -242,7 +242,8 @@ def _pushes(snapshot: Snapshot) -> Iterator[Finding]:
         status = statuses.get(f"push:{push.target}")
         if status is None or status.up or push.failing_since is None:
             continue
-        minutes = max(0.0, snapshot.unix_time - push.failing_since) / 60
+        lasted = max(0.0, snapshot.unix_time - push.failing_since)
+        english, chinese = (f"{lasted:.0f} s", f"{lasted:.0f} 秒") if lasted < 120 else _minutes(lasted)
         lost = sum(push.dropped.values())
         waits = push.queue_bytes / 1e6
         yield Finding(
@@ -250,15 +251,19 @@ def _pushes(snapshot: Snapshot) -> Iterator[Finding]:
             severity=Severity.WARNING,
             subject=Subject(SubjectKind.SOURCE, status.source, status.source),
             summary=Text(
-                f"Pushing to {push.target} has failed for {minutes:.0f} min ({status.reason}); {waits:.1f} MB wait, "
+                f"Pushing to {push.target} has failed for {english} ({status.reason}); {waits:.1f} MB wait, "
                 f"{lost} samples dropped",
-                f"向 {push.target} 推送已失败 {minutes:.0f} 分钟（{status.reason}）；{waits:.1f} MB 等待发送，"
+                f"向 {push.target} 推送已失败 {chinese}（{status.reason}）；{waits:.1f} MB 等待发送，"
                 f"已丢弃 {lost} 个样本",
             ),
             evidence=(
                 Evidence("reason", status.reason),
-                Evidence("queue_age", push.queue_age, "s"),
+                Evidence("queue_age", push.queue_age, "seconds"),
                 Evidence("samples_dropped", float(lost)),
             ),
             actions=(_PUSH_STEP,),
         )
+
+
+def _minutes(seconds: float) -> tuple[str, str]:
+    return f"{seconds / 60:.0f} min", f"{seconds / 60:.0f} 分钟"

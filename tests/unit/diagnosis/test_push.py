@@ -28,6 +28,11 @@ def test_it_says_since_when_why_and_what_is_lost():
     assert "1325" in found.summary.zh
 
 
+def test_what_has_just_begun_is_told_in_seconds():
+    (found,) = _pushes(snapshot(since=1.7e9 - 36))
+    assert found.summary.en.startswith("Pushing to central has failed for 36 s (http_503)")
+
+
 @pytest.mark.parametrize("state", [{"up": True}, {"since": None}])
 def test_a_receiver_that_accepts_or_was_never_tried_is_none(state):
     assert list(_pushes(snapshot(**state))) == []
