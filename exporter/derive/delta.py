@@ -294,8 +294,8 @@ def _increased_histograms(
         edges = common_bounds([histogram.bounds for histogram in known])
         old = totals.histograms.get(stage)
         if not edges:
-            grown.pop(stage, None)
-            begun[stage] = at
+            if grown.pop(stage, None) is not None or stage not in begun:
+                begun[stage] = at
         elif old is None and stage not in begun:  # first seen: all of it was observed since the last page
             grown[stage] = _with_increases(_no_observations(edges), stage, change)
         elif old is None or old.bounds != edges:

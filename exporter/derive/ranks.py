@@ -54,10 +54,11 @@ def sum_stages(
 def sum_over_ranks(histograms: Mapping[str, Histogram]) -> Histogram | None:
     """Return the ranks' histograms added bucket by bucket on common bounds; None without a common finite bound.
 
-    ``sum`` is set only if every rank has one.
+    Those that have no finite bound at all, but a sum and a count, are added, too.  ``sum`` is set only if every rank
+    has one.
     """
     edges = common_bounds([histogram.bounds for histogram in histograms.values()])
-    if not edges:
+    if not edges and (not histograms or any(histogram.bounds for histogram in histograms.values())):
         return None
     counts: Iterable[float] = ()
     for histogram in histograms.values():

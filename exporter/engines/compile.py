@@ -314,6 +314,9 @@ def _word(row: EngineField, labels: Mapping[str, str]) -> str:
 def _compile_histogram(
     engine: Engine, row: EngineField, stage: Stage, by_name: _ByName, compiled: CompiledEngine
 ) -> None:
+    if row.count:
+        _compile_mean(engine, row, stage, by_name, compiled)
+        return
     base = next((n for n in row.names if n + "_bucket" in by_name), None)
     if base is None:
         return
@@ -340,6 +343,29 @@ def _compile_histogram(
             )
         )
     compiled.parse_warnings = +compiled.parse_warnings  # without zeros
+
+
+def _compile_mean(engine: Engine, row: EngineField, stage: Stage, by_name: _ByName, compiled: CompiledEngine) -> None:
+    """Compile a latency of which sum and count are known alone: a histogram without finite bounds."""
+    sums = {engine.rank(sample.labels): sample.position for name in row.names for sample in by_name.get(name, ())}
+    for sample in by_name.get(row.count, ()):
+        rank = engine.rank(sample.labels)
+        if rank in sums:
+            compiled.buckets.append(
+                CompiledHistogram(
+                    stage=stage,
+                    rank=rank,
+                    bounds=(),
+                    extract=_alone(sample.position),
+                    total=sums[rank],
+                    more_totals=(),
+                    scale=row.scale,
+                )
+            )
+
+
+def _alone(position: int) -> Extract:
+    return lambda numbers: (numbers[position],)
 
 
 def _edges(

@@ -100,7 +100,8 @@ class EngineField(_EngineRow, frozen=True, kw_only=True):
     second argument is how many ranks the server has.  ``equal``: the values are states, and the number is how many
     series are in this one.  ``factor``: a series without one does not count.  ``newest``: the values are times, and
     the labels of the newest series have every word of a detail.  ``is_share``: every rank in lockstep reports a part
-    of its own, and the parts add up.
+    of its own, and the parts add up.  ``count``: of a latency without buckets, whose sums ``names`` are, the sample
+    that counts its observations; it has a mean and no quantiles.
     """
 
     scale: float = 1.0
@@ -116,6 +117,7 @@ class EngineField(_EngineRow, frozen=True, kw_only=True):
     factor: Factor | None = None
     newest: Callable[[Mapping[str, str]], Mapping[str, float]] | None = None
     is_share: bool = False
+    count: str = ""
 
 
 class ServerInfo(Struct, frozen=True, kw_only=True):
@@ -261,7 +263,7 @@ class Engine(Struct, frozen=True, kw_only=True):
 
     def missing(self) -> Mapping[str, str]:
         """Return the signals that this kind of engine never gives, each with the reason."""
-        given = {row.target for row in self.fields}
+        given = {row.target for row in self.fields if not row.count}
         absent = [signal.value for signal in SIGNALS if signal not in given]
         if not given & {Quantity.PREFIX_CACHE_HITS, Quantity.LIFETIME_HIT_RATIO}:
             absent.append(KV_CACHE_HIT)
@@ -273,9 +275,11 @@ def sample_names(fields: Iterable[EngineField]) -> frozenset[str]:
     names: set[str] = set()
     for row in fields:
         names.update(row.plus.values())
+        names.update([row.count] if row.count else [])
         names.update([row.factor.name] if row.factor is not None and row.factor.name else [])
         for name in row.names:
-            names.update([name + end for end in _HISTOGRAM_SUFFIXES] if isinstance(row.target, Stage) else [name])
+            is_histogram = isinstance(row.target, Stage) and not row.count
+            names.update([name + end for end in _HISTOGRAM_SUFFIXES] if is_histogram else [name])
     return frozenset(names)
 
 

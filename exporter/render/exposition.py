@@ -143,7 +143,7 @@ class _Family:
                 continue
             lines += [f"{text}{value!r}\n" for text, value in zip(buckets, histogram.counts, strict=True)]
             # OpenMetrics allows a count only beside a sum, and neither beside a bound below zero.
-            strict = self._openmetrics and (histogram.sum is None or histogram.bounds[0] < 0)
+            strict = self._openmetrics and (histogram.sum is None or min(histogram.bounds, default=0.0) < 0)
             if not strict:
                 lines.append(f"{count}{histogram.counts[-1]!r}\n")
             if histogram.sum is not None and not strict:

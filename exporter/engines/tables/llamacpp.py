@@ -1,13 +1,14 @@
 """llama.cpp's server: counters and gauges without labels or histograms, one slot table for all requests.
 
-Times are sums of seconds beside sums of tokens, so there are means and no quantiles.  Generated tokens are counted
+Times are sums of seconds beside sums of tokens: of inter-token latency there is a mean and no quantile, and of the
+prefill neither, since requests are not counted.  Generated tokens are counted
 when a request ends.  The page is made by the loop that decodes: a wedged server does not answer.
 """
 
 from __future__ import annotations
 
 from exporter.engines.engine import ONLY_AS_SUM, Engine, EngineField, ServerInfo
-from exporter.model import Detail, Quantity
+from exporter.model import Detail, Quantity, Stage
 from exporter.model.server import EndpointDefaults, ServerProcess
 
 LLAMACPP = Engine(
@@ -55,6 +56,9 @@ LLAMACPP = Engine(
         ),
         EngineField(Quantity.PREFIX_CACHE_HITS, ("llamacpp:prompt_tokens_cached_total",)),
         EngineField(Quantity.GENERATION_TOKENS, ("llamacpp:tokens_predicted_total",)),
+        EngineField(
+            Stage.INTER_TOKEN, ("llamacpp:tokens_predicted_seconds_total",), count="llamacpp:tokens_predicted_total"
+        ),
         # n_decode_total leaves out the calls that verify drafts: these move instead.
         EngineField(Quantity.SPEC_DRAFTS, ("llamacpp:spec_decode_num_drafts_total",)),
         EngineField(Quantity.SPEC_DRAFT_TOKENS, ("llamacpp:spec_decode_num_draft_tokens_total",)),

@@ -78,6 +78,8 @@ def test_llama_cpp_gives_its_gauge_pairs_and_says_why_there_are_no_latencies():
         Quantity.PROMPT_TOKENS: 33_065.0,
         Quantity.GENERATION_TOKENS: 7_801.0,
     }
+    mean = reading.histograms.pop(Stage.INTER_TOKEN)[""]
+    assert (mean.bounds, mean.counts, mean.sum) == ((), (7_801.0,), 3544.27)
     assert reading.histograms == {}
     assert {reading.missing[stage] for stage in ("inter_token", "prefill", "decode")} == {"only_as_sum"}
     assert reading.missing["time_to_first_token"] == "not_exposed_by_engine"
@@ -441,3 +443,14 @@ def test_aphrodite_is_read_like_the_vllm_that_it_was_made_from():
     assert reading.ranks[""][Quantity.REQUESTS_RUNNING] == 140.0
     assert reading.ranks[""][Quantity.KV_CACHE_CAPACITY] == 27889 * 16
     assert reading.ranks[""][Quantity.LIFETIME_HIT_RATIO] == pytest.approx(0.2852, abs=1e-4)
+
+
+def test_llama_cpps_inter_token_latency_has_a_mean_and_no_quantile():
+    clock = Clock()
+    pages = [page("llamacpp-0.5.0-real-cpu-t1"), page("llamacpp-0.5.0-real-cpu-t2")]
+    state = polled(make_poller(pages, clock, interval=30.0), clock, 2, step=30.0)
+    histogram = state.histograms[Stage.INTER_TOKEN]
+    assert histogram.bounds == ()
+    assert (histogram.sum, histogram.counts) == (82.1002, (state.reading.ranks[""][Quantity.GENERATION_TOKENS],))
+    assert state.reading.missing["inter_token"] == "only_as_sum"
+    assert Stage.INTER_TOKEN not in state.windows["1m"].latency

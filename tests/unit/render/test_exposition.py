@@ -19,6 +19,7 @@ from exporter.render.exposition import MAX_SERIES, ExpositionRenderer
 from exporter.sources import process_metrics
 from tests.support.builders import busy_replica, card, replica, snapshot
 from tests.support.examples import examples
+from tests.support.records import replace
 
 
 def metric(**changes):
@@ -75,6 +76,23 @@ def test_histograms_keep_the_engines_buckets():
         assert values["llm_time_to_first_token_seconds_bucket", key] == count
     assert values["llm_time_to_first_token_seconds_count", own] == 7.0
     assert values["llm_time_to_first_token_seconds_sum", own] == 12.5
+
+
+def test_a_latency_without_buckets_has_its_sum_and_count_in_both_formats():
+    mean = Histogram(bounds=(), counts=(40.0,), sum=8.0)
+    snap = snapshot(replicas=(replace(busy_replica(), histograms={Stage.INTER_TOKEN: mean}),))
+    for openmetrics, parse in ((False, parse_text), (True, parse_openmetrics)):
+        text = render(snap, openmetrics=openmetrics)
+        found = {
+            sample.name: sample.value
+            for family in parse(text)
+            for sample in family.samples
+            if sample.name.startswith("llm_inter_token_latency_seconds")
+        }
+        assert found == {
+            f"llm_inter_token_latency_seconds_{end}": value
+            for end, value in (("bucket", 40.0), ("count", 40.0), ("sum", 8.0))
+        }
 
 
 def test_counters_by_rank_are_summed_in_the_common_set_so_that_sums_agree():
