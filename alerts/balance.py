@@ -90,6 +90,7 @@ def _straggler() -> Alert:
             f"GPU {{{{ $labels.gpu }}}} ({{{{ $labels.uuid }}}}) is the straggler of its group: {_CAUSE.en}.",
             f"{{{{ $labels.gpu }}}} 号卡（{{{{ $labels.uuid }}}}）拖慢了整组：{_CAUSE.zh}。",
         )
+        + lookups.HEAD
         + lookups.SLOWDOWN
         + lookups.HOT
         + lookups.SM_CLOCK

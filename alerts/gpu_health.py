@@ -48,6 +48,7 @@ def _lost() -> Alert:
             "The GPU ({{ $labels.uuid }}) has not answered for 1 minute.",
             "该卡（{{ $labels.uuid }}）已有 1 分钟无应答。",
         )
+        + lookups.HEAD
         + lookups.XID
         + lookups.RESET_FIRST
         + lookups.FROZEN

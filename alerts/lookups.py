@@ -161,6 +161,11 @@ def _engine_down_reason() -> Expr:
     return and_on(by_replica, select(m.LLM_UP, **bound(*_REPLICA)), on=_REPLICA)
 
 
+HEAD = lookup(
+    topk(1, select(m.GPU_MULTI_NODE_REPLICA_INFO, role="head", replica_key="@replica@", **bound("job"))),
+    "It works for [label replica], whose head is [label instance].",
+    "该卡为 [label replica] 工作，其首节点是 [label instance]。",
+)
 XID_ADVICE = lookup(
     aggregate("max", select(m.GPU_XID_ACTION_INFO, **bound(*_GPU, "xid")), by=("xid", "meaning", "action")),
     "Meaning: [meaning]. Recommended action: [action action].",

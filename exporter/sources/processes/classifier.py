@@ -13,7 +13,7 @@ from typing import NamedTuple
 from exporter.model.process import Rendezvous, flag_value
 from exporter.model.server import ServerProcess, ServerRole
 from exporter.sources.processes.program import program_of
-from exporter.sources.processes.rendezvous import of_raylet, of_server, replica_gpus
+from exporter.sources.processes.rendezvous import of_server, replica_gpus
 
 _TITLE_BYTES = 15
 # pt_main_thread: what torch 2.4 and newer call the main thread of any Python program, once it is loaded.
@@ -21,7 +21,6 @@ _INTERPRETERS = ("python", "pypy", "pt_main_thread")
 _CHILD_OF_PYTHON = "from multiprocessing."  # after -c: spawned by a Python program, not started by anybody
 _CHILD_WORDS = 8  # of a command line, in which that stands
 _RAY_ACTOR = "ray::"
-_RAYLET = "raylet"
 _MAX_TITLE = 128
 # VLLM::Worker_DP1_PP0_TP3_EP3, sglang::scheduler_PP1_TP8: ranks of the whole replica, not of the node.
 _GROUP_RANK = re.compile(r"_(PP|TP)(\d{1,4})(?![0-9A-Za-z])")
@@ -39,6 +38,19 @@ class ClassifiedServer(NamedTuple):
 
     kind: str
     server: ServerProcess
+
+    @property
+    def engine(self) -> str:
+        """The kind of engine, "" for a frontend, which is not to be taken for the engine behind it."""
+        return self.kind if self.server.role is ServerRole.SERVER else ""
+
+    def rendezvous(self, command: tuple[str, ...]) -> Rendezvous | None:
+        """Return where the nodes of the server's replica meet; None where it does not say that there are several."""
+        return of_server(self.kind, self.server.rendezvous, command)
+
+    def gpus(self, command: tuple[str, ...]) -> int | None:
+        """Return how many GPUs the server says that its replica has; None where its kind does not."""
+        return replica_gpus(self.server.size, command)
 
 
 class ServerClassifier:
@@ -62,12 +74,9 @@ class ServerClassifier:
         )
 
     def engine(self, command: tuple[str, ...]) -> str:
-        """Return the kind of engine whose server the command line starts, else "".
-
-        Only of those that own the GPUs' processes: a frontend is not to be taken for the engine behind it.
-        """
+        """Return the kind of engine whose server the command line starts, else ""."""
         server = self.classify(command)
-        return server.kind if server is not None and server.server.role is ServerRole.SERVER else ""
+        return server.engine if server is not None else ""
 
     def rank(self, title: str, command: tuple[str, ...]) -> str:
         """Return the data-parallel rank that a process names in its title or on its command line, else ""."""
@@ -85,18 +94,6 @@ class ServerClassifier:
             return GroupRanks("", "")
         found = dict(_GROUP_RANK.findall(command[0][:_MAX_TITLE]))
         return GroupRanks(found.get("PP", ""), found.get("TP", ""))
-
-    def rendezvous(self, title: str, command: tuple[str, ...]) -> Rendezvous | None:
-        """Return where the nodes of a server's replica, or of a Ray cluster, meet; None where it does not say so."""
-        if title == _RAYLET:
-            return of_raylet(command)
-        classified = self.classify(command)
-        return of_server(classified.kind, classified.server.rendezvous, command) if classified is not None else None
-
-    def gpus(self, command: tuple[str, ...]) -> int | None:
-        """Return how many GPUs a server says that its replica has; None where its kind does not."""
-        classified = self.classify(command)
-        return replica_gpus(classified.server.size, command) if classified is not None else None
 
     def ray_worker(self, command: tuple[str, ...]) -> str:
         """Return the kind of engine whose Ray actor the process is, else ""."""

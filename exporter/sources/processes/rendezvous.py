@@ -16,6 +16,7 @@ from exporter.model.server import RendezvousFlags
 
 LWS_VARIABLES = ("LWS_LEADER_ADDRESS", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX")
 LWS, RAY = "lws", "ray"
+RAYLET = "raylet"  # the title of Ray's process on each node, which starts the actors
 _HOST = re.compile(r"[a-z0-9_](?:[a-z0-9._-]{0,251}[a-z0-9_])?\Z", re.ASCII)
 _PORT = re.compile(r"[0-9]{1,5}\Z", re.ASCII)
 _COUNT = re.compile(r"[0-9]{1,4}\Z", re.ASCII)

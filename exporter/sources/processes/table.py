@@ -22,7 +22,7 @@ from exporter.sources.processes import procfs
 from exporter.sources.processes.classifier import ClassifiedServer, ServerClassifier
 from exporter.sources.processes.owners import OwnerReader
 from exporter.sources.processes.program import is_mps, is_relay, is_shared
-from exporter.sources.processes.rendezvous import LWS_VARIABLES, of_group
+from exporter.sources.processes.rendezvous import LWS_VARIABLES, RAYLET, of_group, of_raylet
 
 _DESCRIPTORS = 4096  # a process; a listening socket is opened early, so its number is low
 _LINKS = 65_536  # all processes of one call
@@ -242,7 +242,7 @@ class ProcessReader:
         if stat is None:
             return None
         command = self.command(pid)
-        ranks = self.classifier.group_ranks(command)
+        server, ranks = self.classifier.classify(command), self.classifier.group_ranks(command)
         return Process(
             pid=pid,
             parent=stat.parent,
@@ -251,25 +251,29 @@ class ProcessReader:
             cgroup=self.cgroup(pid),
             netns=self.netns(pid),
             started=stat.started,
-            engine=self.classifier.engine(command),
+            engine=server.engine if server is not None else "",
             rank=self.classifier.rank(stat.title, command),
             shared=is_shared(stat.title, command),
             relay=is_relay(stat.title),
             mps=is_mps(stat.title),
             worker=self.classifier.is_worker(command),
             zombie=stat.state in ("Z", "X"),
-            rendezvous=self.rendezvous(pid, stat.title, command),
-            ray_worker=self.classifier.ray_worker(command),
-            gpus=self.classifier.gpus(command),
+            rendezvous=self.rendezvous(pid, stat.title, command, server),
+            ray_worker=self.classifier.ray_worker(command) if server is None else "",
+            gpus=server.gpus(command) if server is not None else None,
             pipeline_rank=ranks.pipeline,
             tensor_rank=ranks.tensor,
         )
 
-    def rendezvous(self, pid: int, title: str, command: tuple[str, ...]) -> Rendezvous | None:
+    def rendezvous(
+        self, pid: int, title: str, command: tuple[str, ...], server: ClassifiedServer | None
+    ) -> Rendezvous | None:
         """Read where the nodes of the process's replica meet; None where nothing says that there are several."""
-        found = self.classifier.rendezvous(title, command)
-        if found is None and self.classifier.engine(command):
-            found = of_group(procfs.variables(self.root, pid, LWS_VARIABLES))
+        found = of_raylet(command) if title == RAYLET else None
+        if server is not None:
+            found = server.rendezvous(command)
+            if found is None and server.engine:
+                found = of_group(procfs.variables(self.root, pid, LWS_VARIABLES))
         return None if found is None else replace(found, owner=procfs.owner(self.root, pid))
 
     def stat(self, pid: int) -> procfs.Stat | None:

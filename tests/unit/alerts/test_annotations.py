@@ -50,6 +50,22 @@ DESCRIPTIONS = {
         "The GPU (GPU-3) has not answered for 1 minute.",
         "该卡（GPU-3）已有 1 分钟无应答。",
     ),
+    "a lost GPU of a replica whose head is on another node": (
+        "GpuLost", alert_cases.MACROS["GPU_N2"] | {"replica": "vllm://10.0.0.1:29501", "engine": "vllm"},
+        {"gpu_up{GPU_N2}": "0x20", "gpu_multi_node_replica_info{HEAD_PART}": "1x20", "gpu_multi_node_replica_info{WORKER_PART}": "1x20",
+         'gpu_replica_info{GPU_N2,replica="vllm://10.0.0.1:29501",engine="vllm",model="",rank=""}': "1x20"},
+        "The GPU (GPU-b3) has not answered for 1 minute. It works for chat-a, whose head is n1:9853.",
+        "该卡（GPU-b3）已有 1 分钟无应答。该卡为 chat-a 工作，其首节点是 n1:9853。",
+    ),
+    "a replica whose GPU on another node is lost": (
+        "ReplicaPeerLost",
+        {**alert_cases.TARGET, "replica": "chat-a", "replica_key": "vllm://10.0.0.1:29501"},
+        {"gpu_up{GPU_N2}": "0x20", "gpu_multi_node_replica_info{HEAD_PART}": "1x20", "gpu_multi_node_replica_info{WORKER_PART}": "1x20"},
+        ("1 of the replica's GPUs on other nodes have not answered for 1 minute. All nodes of the replica "
+        "(vllm://10.0.0.1:29501) wait for them. GPU 3 on n2:9853 is lost."),
+        ("该副本在其他节点上有 1 张卡已 1 分钟无应答，副本（vllm://10.0.0.1:29501）的所有节点都在等待。"
+        "n2:9853 的 3 号卡已掉卡。"),
+    ),
     "a lost GPU with cause, harm and traffic": (
         "GpuLost", GPU | alert_cases.MACROS["OWNS"], {"gpu_up{GPU}": "0x20", **OWNED, **XID_79, **OLDER_XID, **FROZEN, **QUEUE, **GATEWAY},
         ("The GPU (GPU-3) has not answered for 1 minute. XID 79: GPU has fallen off the bus. "
@@ -152,7 +168,7 @@ DESCRIPTIONS = {
 def test_a_description_shows_what_is_known_and_leaves_out_the_rest(case, language, tmp_path):
     name, labels, series, english, chinese = DESCRIPTIONS[case]
     alert = next(alert for alert in ALERTS if alert.name == name and alert.severity is not Severity.CRITICAL or
-                 alert.name == name in {"GpuLost", "EngineFrozen"})  # fmt: skip
+                 alert.name == name in {"GpuLost", "EngineFrozen", "ReplicaPeerLost"})  # fmt: skip
     (tmp_path / RULES).write_text(files(alert_cases.rules_of(name, FOUND), Tuning(), language)[RULES])
     written = {
         "summary": plain(alert.summary.in_(language), labels),
