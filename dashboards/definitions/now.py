@@ -129,7 +129,7 @@ _AFFECTED: tuple[Panel, ...] = (
             threshold=THRESHOLDS.error_ratio, requires=TRAFFIC,
         ),
         column(_gateway_share, Text("Gateway share", "网关占比"), requires=(Requires.GATEWAY, Requires.TRAFFIC)),
-        rows=("instance", "replica"), sort=("Waiting", "Errors"), requires=ENGINE, width=17, height=6,
+        rows=("instance", "replica"), sort=("Waiting", "Errors"), requires=ENGINE, width=18, height=6,
         drill_down=(TO_NODE, TO_REPLICA),
     ),
     alert_list(
@@ -138,7 +138,7 @@ _AFFECTED: tuple[Panel, ...] = (
             "Firing and pending alerts; each has the cause, the action and a link to its dashboard.",
             "触发或待触发的告警；每条都有原因、处理与仪表盘链接。",
         ),
-        width=7, height=6,
+        width=6, height=6,
     ),
 )  # fmt: skip
 

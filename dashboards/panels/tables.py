@@ -19,7 +19,7 @@ _MIN_WIDTH = 80  # pixels; Grafana's default of 150 hides the last columns
 _TREND_WIDTH = 110
 _WIDTHS = {
     "gpu": 70, "rank": 70, "xid": 70, "link": 70, "engine": 90, "window": 80, "class": 120, "action": 270, "signal": 190,
-    "reason": 140, "meaning": 590, "path": 110, "p2p": 240, "vbios_version": 130, "numa_node": 90,
+    "reason": 140, "meaning": 640, "path": 110, "p2p": 240, "vbios_version": 130, "numa_node": 90,
 }  # fmt: skip
 
 
@@ -121,7 +121,8 @@ def _column(series: PanelSeries, language: Language) -> Json:
     ]
     if series.value_mappings:
         properties.append({"id": "custom.align", "value": "left"})  # words, not numbers
-        properties.append({"id": "custom.minWidth", "value": _width_of_words(series)})
+        # Not a minimum: Grafana shares the rest out evenly first, and what is then too narrow moves out of sight.
+        properties.append({"id": "custom.width", "value": _width_of_words(series)})
     if series.cell is Cell.BAR:
         properties.append({"id": "min", "value": 0})
         properties.append({"id": "fieldMinMax", "value": True})  # else hertz in the next column flatten watts
@@ -133,13 +134,13 @@ def _column(series: PanelSeries, language: Language) -> Json:
 
 
 def _width_of_words(series: PanelSeries) -> int:
-    """Return the pixels that the longest word of a column takes; a Chinese character has twice the width of a letter."""
+    """Return the pixels of a column's longest word or its header; a Chinese character is twice as wide as a letter."""
     longest = max(
-        sum(2 if character > "\u2e80" else 1 for character in mapping.text.in_(language))
-        for mapping in series.value_mappings
+        sum(2 if character > "\u2e80" else 1 for character in text.in_(language))
+        for text in (series.legend, *(mapping.text for mapping in series.value_mappings))
         for language in Language
     )
-    return max(_MIN_WIDTH, 20 + 7 * longest)
+    return max(_MIN_WIDTH, 24 + int(7.4 * longest))
 
 
 def _cell(cell: Cell) -> Json:

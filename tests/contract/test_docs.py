@@ -22,6 +22,9 @@ from exporter.catalog import CATALOG
 from exporter.cli.parser import COMMANDS, parser
 from exporter.config import web
 from exporter.config.settings import parse
+from exporter.simulate.scenarios import SCENARIOS
+from tests.bench import detection
+from tests.support import fault_messages
 from tests.support.stack_files import ENV_FILES
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -349,3 +352,10 @@ def test_links_lead_to_files_and_headings_that_exist(page):
         file = (page.parent / path).resolve() if path else page
         assert file.exists(), target
         assert not anchor or anchor in anchors(file), target
+
+
+def test_every_fault_of_the_simulator_has_golden_messages_and_a_detection_time():
+    faults = {scenario.name for scenario in SCENARIOS if scenario.faults} | set(fault_messages.FROM_THE_START)
+    assert {*fault_messages.FAULTS, "drift"} == faults == {case.name for case in detection.CASES}
+    for path in detection.PAGES.values():
+        assert set(re.findall(r"^\| ([a-z]+) \| ", path.read_text(encoding="utf-8"), re.MULTILINE)) >= faults

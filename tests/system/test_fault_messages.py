@@ -43,7 +43,7 @@ timing:
   warning: {{wait: 1s, interval: 1s, repeat: 1h}}
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")
