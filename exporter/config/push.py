@@ -27,12 +27,13 @@ EXAMPLE_URL = "https://prometheus.example:9090/api/v1/write"
 
 
 def _receiver(text: str) -> str:
+    whole = parsers.url(text)
     if urlsplit(text).path in ("", "/"):
         raise Invalid(
             "has no path; write the receiver's whole URL, such as …/api/v1/write (Prometheus, VictoriaMetrics), "
             "…/api/v1/push (Mimir), …/api/v1/receive (Thanos) or …/v1/metrics (OTLP)"
         )
-    return parsers.url(text)
+    return whole
 
 
 def _check_label(name: str) -> None:

@@ -3,7 +3,7 @@
     python -m tests.bench.soak_wall [--hours 1]
 
 Each minute half of eight engines and one of two GPUs are broken in one way of ``FAULTS`` and ``DRIVER``, and healed;
-when all are up again, memory (PSS), descriptors, threads and processes of daemon and worker are read.  Exits with 1
+when all are up again, private memory, descriptors, threads and processes of daemon and worker are read.  Exits with 1
 where memory grew by more than 2 MiB after the first quarter, something was left behind, a scrape failed, or an error
 was not handled.
 """
@@ -37,10 +37,10 @@ GROWTH = 2.0  # MiB
 
 
 def usage(program: Program) -> Usage:
-    """Return what the daemon and its worker hold."""
+    """Return what the daemon and its worker hold; memory without that shared with other processes."""
     pids = tree(program.pid)
     return Usage(
-        resident=memory_mib(pids),
+        resident=memory_mib(pids, "Private_Dirty"),  # of no other process, as a share of libraries would be
         descriptors=program.descriptors,
         threads=program.threads,
         processes=len(pids),
