@@ -45,7 +45,8 @@ def _memory(snapshot: Snapshot) -> Iterator[Sample]:
 
 def _orphans(snapshot: Snapshot) -> Iterator[Sample]:
     for labels, held in _owners(snapshot):
-        yield (*labels, held.owner.name), float(len(held.orphans))
+        if held.pids:
+            yield (*labels, held.owner.name), float(len(held.orphans))
 
 
 OWNERS = (

@@ -132,6 +132,13 @@ class DiscoverySettings(Record):
         "Servers that return such lists in Prometheus' http_sd format, asked every 15s.",
         default=(),
     )
+    pod_resources: str | None = key(
+        fields.path("the path of a socket"),
+        "Kubelet's socket that lists which pod each GPU is allocated to, asked every 15s: names of pods for the "
+        "owners of GPUs.",
+        default=None,
+        example="/var/lib/kubelet/pod-resources/kubelet.sock",
+    )
     kubernetes: KubernetesSettings = key(
         section(KubernetesSettings),
         "Engines in this node's pods, by their annotations prometheus.io/scrape, /port, /path and /scheme. A pod "

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from exporter.derive.process_tree import ProcessTree
 from exporter.model import CardProcess, CardState
 from exporter.model.owner import GpuOwner, OwnedProcess, Owner, Pod, ProcessOwner
@@ -31,7 +33,7 @@ def process_owners(
     """
     tree = ProcessTree(table)
     by_container = {container: pod for pod in pods for container in pod.containers}
-    by_uid = {pod.uid: pod for pod in pods}
+    by_uid = {pod.uid: pod for pod in pods if pod.uid}
     # Only where all pids can be seen does a missing one mean that the process is gone.
     exited = not table.limits and not table.problems.keys() & {"no_permission", "pid_namespace"}
     owned = {}
@@ -87,9 +89,35 @@ def _is_orphan(tree: ProcessTree, process: Process) -> bool:
     return False  # the ancestors above are not known
 
 
-def gpu_owners(cards: Sequence[CardState], owned: Mapping[int, OwnedProcess]) -> tuple[GpuOwner, ...]:
-    """Return what each owner holds of each GPU, the most memory first; without processes that ``owned`` lacks."""
-    return tuple(owner for card in cards for owner in _of_card(card, owned))
+def gpu_owners(
+    cards: Sequence[CardState], owned: Mapping[int, OwnedProcess], pods: Iterable[Pod] = ()
+) -> tuple[GpuOwner, ...]:
+    """Return what each owner holds of each GPU, the most memory first; without processes that ``owned`` lacks.
+
+    A pod of ``pods`` owns the GPUs that are allocated to it without a process, too.
+    """
+    allocated: defaultdict[str, list[Owner]] = defaultdict(list)
+    for pod in pods:
+        for device, container in pod.devices.items():
+            name = "/".join(part for part in (pod.namespace, pod.name, container) if part)
+            allocated[device].append(Owner(name=name, namespace=pod.namespace, pod=pod.name, container=container))
+    return tuple(
+        owner
+        for card in cards
+        for owner in _with_allocated(card.facts.uuid, _of_card(card, owned), allocated.get(card.facts.uuid, ()))
+    )
+
+
+def _with_allocated(uuid: str, found: list[GpuOwner], allocated: Sequence[Owner]) -> list[GpuOwner]:
+    """Name the one pod of which only the UID is known after the one that has the GPU; add those without a process."""
+    unnamed = [held for held in found if held.owner.pod_uid and not held.owner.pod]
+    if len(unnamed) == len(allocated) == 1:
+        (pod,) = allocated
+        names = {"name": pod.name, "namespace": pod.namespace, "pod": pod.pod, "container": pod.container}
+        found = [replace(held, owner=replace(held.owner, **names)) if held is unnamed[0] else held for held in found]
+    known = {(held.owner.namespace, held.owner.pod) for held in found}
+    idle = [pod for pod in allocated if (pod.namespace, pod.pod) not in known]
+    return found + [GpuOwner(uuid=uuid, owner=pod) for pod in idle[:MAX_OWNERS]]
 
 
 def _of_card(card: CardState, owned: Mapping[int, OwnedProcess]) -> list[GpuOwner]:

@@ -62,9 +62,12 @@ class View:
                 self.replicas_of[assignment.uuid].append(assignment.replica)
                 self.uuids_of[assignment.replica].append(assignment.uuid)
         self.remote = frozenset(gpu.key for gpu in snapshot.multi_node if gpu.is_remote)
-        self.owners_of: dict[str, list[GpuOwner]] = defaultdict(list)  # uuid → owners, the most memory first
+        self.owners_of: dict[str, list[GpuOwner]] = defaultdict(
+            list
+        )  # uuid → owners of processes, the most memory first
         for held in snapshot.owners:
-            self.owners_of[held.uuid].append(held)
+            if held.pids:
+                self.owners_of[held.uuid].append(held)
         self.stragglers: dict[str, Straggler] = {found.uuid: found for found in snapshot.stragglers.found}
         self.xids: dict[str, list[XidCount]] = defaultdict(list)
         for count in snapshot.xids:

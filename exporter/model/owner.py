@@ -32,7 +32,11 @@ class PodGroup(Struct, frozen=True, kw_only=True):
 
 
 class Pod(Struct, frozen=True, kw_only=True):
-    """A pod of this node.  ``containers``: id → name."""
+    """A pod of this node.  ``containers``: id → name.
+
+    ``devices``: id of what kubelet has allocated to it → name of the container, "" if there are several.  Where that
+    is known, ``uid`` is not.
+    """
 
     uid: str
     namespace: str
@@ -40,6 +44,7 @@ class Pod(Struct, frozen=True, kw_only=True):
     workload: str = ""
     workload_type: str = ""  # deployment, statefulset, job …: the kind in lower case
     containers: Mapping[str, str] = EMPTY
+    devices: Mapping[str, str] = EMPTY
     group: PodGroup | None = None
 
 

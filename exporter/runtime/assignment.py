@@ -107,7 +107,9 @@ class AssignmentWatcher:
 
     def owners(self, cards: Sequence[CardState]) -> tuple[GpuOwner, ...]:
         """Return who holds the GPUs as they are now; nobody while a scan hangs."""
-        return () if self.is_hung else gpu_owners(cards, self._owned)
+        if self.is_hung or not self._names_owners():
+            return ()
+        return gpu_owners(cards, self._owned, self._pods())
 
     def statuses(self) -> tuple[SourceStatus, ...]:
         """Return the health while a scan hangs, nothing while all is well.  For one thread, at every snapshot."""

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from tests.support.kubelet import kubelet, pod
 from tests.support.nvml_node import Node, uuid
 from tests.support.slurm import slurm
 
@@ -33,9 +34,13 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory, nvml_library):
-    daemon = Node(tmp_path_factory.mktemp("owners") / "node", nvml_library, cards=len(GROUPS))
-    yield daemon
-    daemon.stop()
+    """A node with one GPU more than groups, which kubelet has allocated to a pod without a process on it."""
+    folder = tmp_path_factory.mktemp("owners")
+    discovery = {"processes": False, "pod_resources": f"{folder}/kubelet.sock"}
+    with kubelet(discovery["pod_resources"], lambda _: pod("chat-0", "ml", vllm=[uuid(len(GROUPS))])):
+        daemon = Node(folder / "node", nvml_library, cards=len(GROUPS) + 1, config={"discovery": discovery})
+        yield daemon
+        daemon.stop()
 
 
 @pytest.fixture
@@ -93,6 +98,13 @@ def on_gpus(node, pids):
     node.plan(*(f"value {uuid(n)} nvmlDeviceGetComputeRunningProcesses_v3 {pid}" for n, pid in enumerate(pids)))
 
 
+def test_a_pod_owns_the_gpu_that_kubelet_has_allocated_to_it(node):
+    labels = {"owner": "ml/chat-0/vllm", "namespace": "ml", "pod": "chat-0", "container": "vllm"}
+    page = node.until(lambda page: page.all("gpu_owner_info", uuid=uuid(len(GROUPS)), **labels))
+    assert page.get("shardwatch_source_up", source="discovery:pod_resources") == 1
+    assert page.all("gpu_owner_memory_bytes", owner=labels["owner"]) == []
+
+
 @pytest.mark.parametrize("version", ["version_1", "version_2"])
 def test_processes_in_real_control_groups_have_their_owners(node, request, version):
     with processes_in(request.getfixturevalue(version), GROUPS) as pids:
@@ -103,6 +115,7 @@ def test_processes_in_real_control_groups_have_their_owners(node, request, versi
                 {
                     (sample.labels["uuid"], sample.labels["owner"], sample.value)
                     for sample in page.all("gpu_owner_memory_bytes")
+                    if sample.labels["uuid"] != uuid(len(GROUPS))
                 }
                 == found
             )

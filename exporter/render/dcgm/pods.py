@@ -16,7 +16,11 @@ def pod_labels(owners: Sequence[GpuOwner]) -> PodLabels:
     for held in owners:
         if held.owner.pod:
             by_gpu[held.uuid].append(held.owner)
-    return {uuid: _labels(found) for uuid, found in by_gpu.items() if len({owner.pod_uid for owner in found}) == 1}
+    return {
+        uuid: _labels(found)
+        for uuid, found in by_gpu.items()
+        if len({(owner.namespace, owner.pod) for owner in found}) == 1
+    }
 
 
 def _labels(owners: Sequence[Owner]) -> list[tuple[str, str]]:

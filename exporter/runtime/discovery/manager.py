@@ -199,19 +199,7 @@ class DiscoveryManager:
 
     def configure(self, settings: DiscoverySettings) -> None:
         """Refresh the providers of these settings from now on; one that stays as it was goes on."""
-        configs: dict[str, object] = {}
-        if settings.ray:
-            configs["ray"] = (
-                (settings.ray_url, settings.ray_bearer_token_file)
-                if settings.ray_url
-                else (settings.ray_file, settings.ray_users)
-            )
-        if settings.file_sd:
-            configs["file_sd"] = settings.file_sd
-        if settings.http_sd:
-            configs["http_sd"] = settings.http_sd
-        if settings.kubernetes.enabled:
-            configs["kubernetes"] = settings.kubernetes
+        configs = _configs(settings)
         old = self._loops
         kept = {name: loop for name, loop in old.items() if configs.get(name) == loop.config}
         new = configs.keys() - kept.keys()
@@ -278,6 +266,10 @@ class DiscoveryManager:
 
             lists = [target(http_sd, TIMEOUT, accept=JSON) for http_sd in settings.http_sd]
             provider, interval = HttpSd(lists), LISTS_PERIOD
+        elif name == "pod_resources":
+            from exporter.sources.discovery.pod_resources import PodResources  # noqa: PLC0415
+
+            provider, interval = PodResources(str(settings.pod_resources)), LISTS_PERIOD
         else:
             from exporter.sources.discovery.kubernetes import Kubernetes  # noqa: PLC0415
 
@@ -291,6 +283,26 @@ class DiscoveryManager:
             clock=self._clock,
             unix_now=self._unix_now,
         )
+
+
+def _configs(settings: DiscoverySettings) -> dict[str, object]:
+    """Return what each provider that is enabled is made from."""
+    configs: dict[str, object] = {}
+    if settings.ray:
+        configs["ray"] = (
+            (settings.ray_url, settings.ray_bearer_token_file)
+            if settings.ray_url
+            else (settings.ray_file, settings.ray_users)
+        )
+    if settings.file_sd:
+        configs["file_sd"] = settings.file_sd
+    if settings.http_sd:
+        configs["http_sd"] = settings.http_sd
+    if settings.pod_resources is not None:
+        configs["pod_resources"] = settings.pod_resources
+    if settings.kubernetes.enabled:
+        configs["kubernetes"] = settings.kubernetes
+    return configs
 
 
 def _ray(settings: DiscoverySettings) -> tuple[DiscoveryProvider, float]:

@@ -95,6 +95,11 @@ def _containers(pod: object) -> Iterator[tuple[str, str]]:
                 yield match[1], name
 
 
+def is_name(text: str) -> bool:
+    """Return whether Kubernetes may have named something so."""
+    return _NAME.match(text) is not None
+
+
 def _matching(value: object, pattern: re.Pattern[str]) -> str:
     return value if isinstance(value, str) and pattern.match(value) else ""
 

@@ -7,7 +7,7 @@ import yaml
 from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
-from exporter.config import settings
+from exporter.config import settings, targets
 from exporter.config.document import _syntax_problem
 from exporter.config.environment import variables
 from exporter.config.parsers import identity
@@ -92,7 +92,8 @@ def survives(text):
         assert len({endpoint.name for endpoint in read.engines}) == len(
             {identity(endpoint.url) for endpoint in read.engines}
         )
-        assert all(0 < endpoint.timeout <= endpoint.interval for endpoint in (*read.engines, *read.gateways))
+        polled = (*read.engines, *read.gateways)
+        assert all(0 < endpoint.timeout <= endpoint.interval + targets._MAX_OVERRUN for endpoint in polled)
 
 
 MALICIOUS = [

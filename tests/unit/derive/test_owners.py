@@ -98,6 +98,45 @@ def test_a_gpu_has_so_many_owners_and_one_without_a_name():
     assert found[0].owner == Owner() and sum(held.memory for held in found) == sum(range(10_000))
 
 
+# ---------------------------------------------------------------------- what kubelet has allocated
+
+UUID = card(0).facts.uuid
+ALLOCATED = Pod(uid="", namespace="ml", name="chat-0", devices={UUID: "vllm"})
+OTHER = Pod(uid="", namespace="ml", name="eval-7", devices={UUID: ""})
+
+
+def allocations(owner, *pods):
+    """Return the owners of a GPU with one process, as (name, namespace, pod UID, pids)."""
+    found = gpu_owners([holding((1, 5.0))], {1: OwnedProcess(owner=owner)}, pods)
+    return [(held.owner.name, held.owner.namespace, held.owner.pod_uid, held.pids) for held in found]
+
+
+def test_a_pod_owns_a_gpu_that_is_allocated_to_it_without_a_process():
+    (held,) = gpu_owners([holding()], {}, [ALLOCATED, Pod(uid="", namespace="ml", name="x", devices={"GPU-9": "c"})])
+    assert held.owner == Owner(name="ml/chat-0/vllm", namespace="ml", pod="chat-0", container="vllm")
+    assert (held.uuid, held.memory, held.pids) == (UUID, None, ())
+    assert [owner.owner.pod for owner in gpu_owners([card(0, up=False)], {}, [ALLOCATED])] == ["chat-0"]
+
+
+def test_the_pod_of_a_process_of_which_only_the_uid_is_known_is_the_one_that_has_the_gpu():
+    by_uid = Owner(name=f"pod {UID}", pod_uid=UID)
+    assert allocations(by_uid, ALLOCATED) == [("ml/chat-0/vllm", "ml", UID, (1,))]
+    assert [row[0] for row in allocations(by_uid, ALLOCATED, OTHER)] == [f"pod {UID}", "ml/chat-0/vllm", "ml/eval-7"]
+
+
+def test_a_process_of_somebody_else_stays_theirs_and_one_of_the_pod_is_not_counted_twice():
+    assert [row[0] for row in allocations(Owner(name="alice", user="alice"), ALLOCATED)] == [
+        "alice",
+        "ml/chat-0/vllm",
+    ]
+    listed = Owner(name="ml/chat-0/vllm", namespace="ml", pod="chat-0", container="vllm", pod_uid=UID)
+    assert allocations(listed, ALLOCATED) == [("ml/chat-0/vllm", "ml", UID, (1,))]
+
+
+def test_an_allocation_names_no_process_without_a_container():
+    assert named(ProcessOwner(user="alice"), ALLOCATED).name == "alice"
+
+
 def test_a_gpu_without_a_reading_has_no_owners():
     assert gpu_owners([card(0, up=False)], owned(p1="a")) == ()
 
