@@ -225,7 +225,7 @@ class ReplicaThresholds:
     acceptance_of_past: Threshold = Threshold(
         metric=m.LLM_SPEC_DECODE_ACCEPTANCE_RATIO,
         unit=Unit.RATIO,
-        warning=0.5,
+        warning=shared.ACCEPTANCE_OF_PAST,
         above=False,
         value_range=RATIO,
         for_="10m",
@@ -234,20 +234,20 @@ class ReplicaThresholds:
     past_acceptance: Threshold = Threshold(
         metric=m.LLM_SPEC_DECODE_ACCEPTANCE_RATIO,
         unit=Unit.RATIO,
-        warning=0.2,
+        warning=shared.ACCEPTANCE_PAST,
         value_range=RATIO,
         reason="Gate: speculation that never had a fifth of its tokens accepted has little to lose.",
     )
     past_accepted_length: Threshold = Threshold(
         metric=m.LLM_SPEC_DECODE_REPORTED_ACCEPTED_LENGTH_TOKENS,
         unit=Unit.TOKENS,
-        warning=0.4,
+        warning=shared.ACCEPTED_LENGTH_PAST,
         reason="Gate: as past_acceptance, of engines that report the tokens of a step alone.",
     )
     acceptance_tokens: Threshold = Threshold(
         metric=m.LLM_GENERATION_TOKENS_TOTAL,
         per_second=True,
-        warning=10,
+        warning=shared.ACCEPTANCE_TOKENS,
         reason="Gate: a few answers of one kind are not the replica's traffic.",
     )
     host_cache_stored: Threshold = Threshold(

@@ -198,6 +198,17 @@ CONDITIONS: Mapping[str, Condition] = {
             "kv_cache_use": limit.KV_CACHE_USE,
         },
     ),
+    "SpeculationAcceptanceDropped": Condition(
+        subject=REPLICA,
+        for_="10m",
+        hold=600.0,
+        limits={
+            "acceptance_of_past": limit.ACCEPTANCE_OF_PAST,
+            "past_acceptance": limit.ACCEPTANCE_PAST,
+            "past_accepted_length": limit.ACCEPTED_LENGTH_PAST,
+            "acceptance_tokens": limit.ACCEPTANCE_TOKENS,
+        },
+    ),
     "PrefixCacheHitRateDropped": Condition(
         subject=REPLICA,
         for_="10m",
@@ -303,7 +314,6 @@ NO_FINDING: Mapping[str, str] = {
     "TokenCostIncreased": _MONEY,
     "TokenEnergyIncreased": _MONEY,
     "HostKvCacheThrashing": _MONEY,
-    "SpeculationAcceptanceDropped": "compares with yesterday, and the daemon keeps the past of an hour",
     "DisaggregationUnused": _MONEY,
     "ModelLoadSlow": "says of a start that is over how long it took",
     "PrefillDecodeUneven": "compares replicas of all nodes",

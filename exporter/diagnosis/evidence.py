@@ -9,15 +9,20 @@ from typing import Protocol, TypeVar
 from exporter.model.text import Text
 
 _LABELS = {
+    "accepted": Text("accepted", "接受"),
+    "accepted_before": Text("accepted before", "此前接受"),
+    "adapters_requested": Text("adapters requested", "请求所需适配器数"),
     "backend": Text("backend", "后端"),
     "best_rate": Text("best rate", "曾达到的速率"),
     "backends": Text("backends", "后端数"),
     "clock_events": Text("throttle reasons", "降频原因"),
     "driver_events": Text("driver messages", "驱动消息"),
     "dram_active": Text("memory bandwidth used", "显存带宽占用"),
+    "error": Text("error", "错误"),
     "error_ratio": Text("error ratio", "错误率"),
     "failed_transfers": Text("failed transfers", "失败的传输"),
     "failures_to_requests": Text("failures over requests", "失败数/请求数"),
+    "generated_tokens_per_second": Text("generated tokens per second", "每秒生成 token"),
     "gpu_work": Text("GPUs", "GPU"),
     "gpus": Text("GPUs", "GPU 数"),
     "hit_ratio": Text("hit rate", "命中率"),
@@ -28,6 +33,7 @@ _LABELS = {
     "kv_cache_usage": Text("KV cache used", "KV 缓存使用率"),
     "link_downs": Text("times down", "断开次数"),
     "lookups_per_second": Text("lookups per second", "每秒查询"),
+    "lora_slots": Text("LoRA slots", "LoRA 槽位"),
     "max_to_mean": Text("maximum over mean", "最大值/均值"),
     "memory_used": Text("memory used", "已用显存"),
     "model": Text("model", "模型"),

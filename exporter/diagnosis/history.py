@@ -11,13 +11,13 @@ from msgspec import Struct, field
 from exporter.diagnosis import thresholds as limit
 from exporter.diagnosis.counters import SAMPLE_SECONDS, Counter, CounterWindow
 from exporter.diagnosis.idle_gpus import IdleGpus
-from exporter.diagnosis.view import longest_window, requests
+from exporter.diagnosis.view import accepted_length, accepted_ratio, longest_window, requests
 from exporter.model import EMPTY, Detail, Quantity, ReplicaState, Snapshot, Stage
 from exporter.model.median import median
 from exporter.model.nic import NicPort, NicPortKey, NicState
 from exporter.model.store import StoreQuantity, StoreState
 
-HIT_SAMPLE_SECONDS = 60.0
+PAST_SAMPLE_SECONDS = 60.0
 PAST_FROM, PAST_TO = 3600.0, 1800.0  # seconds ago: long enough not to follow a slow decline
 MIN_SAMPLES = 10  # of the past
 THERMAL, BRAKE = ("sw_thermal_slowdown", "hw_thermal_slowdown"), ("hw_power_brake_slowdown",)
@@ -38,6 +38,9 @@ class ReplicaPast(Struct, frozen=True, kw_only=True):
 
     restarts: int = 0  # in the last RESTART_SECONDS
     hit_ratio: float | None = None  # median of the half hour that ended half an hour ago
+    accepted_ratio: float | None = None  # of drafted tokens; as hit_ratio
+    accepted_length: float | None = None  # tokens of a draft; as hit_ratio
+    generation_rate: float | None = None  # tokens per second
     served_last: bool = False  # requests were running when it was last read
     served_ago: float = inf  # seconds since requests were running
     down_for: float = 0.0  # seconds
@@ -90,7 +93,7 @@ _UNKNOWN = ReplicaPast()
 class _Record(Struct):
     counted: int  # restarts when it was seen last
     restarted_at: deque[float]
-    samples: deque[tuple[float, float]] = field(default_factory=deque)  # (at, hit ratio)
+    samples: dict[str, deque[tuple[float, float]]] = field(default_factory=dict)  # figure → (at, value)
     served_last: bool = False
     served_at: float = -inf
     read_at: float | None = None
@@ -221,7 +224,15 @@ class DiagnosisHistory:
         if replica.restarts > record.counted:
             record.restarted_at.extend([now] * min(replica.restarts - record.counted, 16))
         record.counted = replica.restarts
-        ratios = _earlier_hit_ratios(record, replica, now)
+        figures = longest_window(replica)
+        earlier = {
+            name: _earlier(record.samples.setdefault(name, deque()), value, now)
+            for name, value in (
+                ("hit_ratio", figures.hit_ratio if figures is not None else None),
+                ("accepted_ratio", accepted_ratio(replica)),
+                ("accepted_length", accepted_length(replica)),
+            )
+        }
         if replica.reading is not None:
             record.served_last = bool(requests(replica, Quantity.REQUESTS_RUNNING))
             record.read_at = now
@@ -231,7 +242,8 @@ class DiagnosisHistory:
         token_rate = rate((name, "tokens"))
         return ReplicaPast(
             restarts=sum(now - at <= limit.RESTART_SECONDS for at in record.restarted_at),
-            hit_ratio=median(ratios) if len(ratios) >= MIN_SAMPLES else None,
+            **earlier,
+            generation_rate=rate((name, Quantity.GENERATION_TOKENS)),
             served_last=record.served_last,
             served_ago=now - record.served_at,
             down_for=0.0 if record.read_at is None else now - record.read_at,
@@ -257,7 +269,7 @@ class DiagnosisHistory:
 
 def _of_replica(replica: ReplicaState) -> Iterator[tuple[Counter, float]]:
     totals = replica.quantity_totals
-    for quantity in (Quantity.PREFIX_CACHE_QUERIES, Quantity.PREEMPTIONS):
+    for quantity in (Quantity.PREFIX_CACHE_QUERIES, Quantity.PREEMPTIONS, Quantity.GENERATION_TOKENS):
         if quantity in totals:
             yield (replica.name, quantity), totals[quantity]
     tokens = [totals[name] for name in (Quantity.PROMPT_TOKENS, Quantity.GENERATION_TOKENS) if name in totals]
@@ -287,15 +299,14 @@ def _of_nic(port: NicPort) -> Iterator[tuple[Counter, float]]:
         yield ("nic", *port.key, "errors", kind), count
 
 
-def _earlier_hit_ratios(record: _Record, replica: ReplicaState, now: float) -> list[float]:
-    """Sample the hit rate when that is due, and return those of the half hour that ended half an hour ago."""
-    figures = longest_window(replica)
-    is_due = not record.samples or now - record.samples[-1][0] >= HIT_SAMPLE_SECONDS
-    if is_due and figures is not None and figures.hit_ratio is not None:
-        record.samples.append((now, figures.hit_ratio))
-    while record.samples and now - record.samples[0][0] > PAST_FROM:
-        record.samples.popleft()
-    return [ratio for at, ratio in record.samples if now - at >= PAST_TO]
+def _earlier(samples: deque[tuple[float, float]], value: float | None, now: float) -> float | None:
+    """Sample a figure when that is due, and return its median in the half hour that ended half an hour ago."""
+    if value is not None and (not samples or now - samples[-1][0] >= PAST_SAMPLE_SECONDS):
+        samples.append((now, value))
+    while samples and now - samples[0][0] > PAST_FROM:
+        samples.popleft()
+    earlier = [sample for at, sample in samples if now - at >= PAST_TO]
+    return median(earlier) if len(earlier) >= MIN_SAMPLES else None
 
 
 def _queue(samples: deque[tuple[float, float]], replica: ReplicaState, now: float) -> tuple[float, ...]:

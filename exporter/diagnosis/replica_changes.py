@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from exporter.diagnosis import thresholds as limit
 from exporter.diagnosis.history import Past, ReplicaPast
-from exporter.diagnosis.view import View, longest_window, replica_subject
+from exporter.diagnosis.view import View, accepted_length, accepted_ratio, longest_window, replica_subject
 from exporter.model import ReplicaState
 from exporter.model.finding import Evidence, Finding, Severity
 from exporter.model.text import Text
@@ -20,6 +20,7 @@ def findings(view: View, past: Past) -> Iterator[Finding]:
         known = past.of(replica.name)
         yield from _restarting(view, replica, known.restarts)
         yield from _hit_rate(replica, known)
+        yield from _acceptance(replica, known)
         yield from _certificate(view, replica)
 
 
@@ -75,6 +76,43 @@ def _hit_rate(replica: ReplicaState, known: ReplicaPast) -> Iterator[Finding]:
         ),
         replica=replica.name,
     )
+
+
+def _acceptance(replica: ReplicaState, known: ReplicaPast) -> Iterator[Finding]:
+    for now, before, floor, unit in (
+        (accepted_ratio(replica), known.accepted_ratio, limit.ACCEPTANCE_PAST, "ratio"),
+        (accepted_length(replica), known.accepted_length, limit.ACCEPTED_LENGTH_PAST, "tokens"),
+    ):
+        rate = known.generation_rate
+        if now is None or before is None or before <= floor or rate is None or rate <= limit.ACCEPTANCE_TOKENS:
+            continue
+        if now >= limit.ACCEPTANCE_OF_PAST * before:
+            continue
+        was, fell = (f"{value:.0%}" if unit == "ratio" else f"{value:.1f} a draft" for value in (before, now))
+        was_zh, fell_zh = (text.replace(" a draft", " 个/草稿") for text in (was, fell))
+        yield Finding(
+            id="SpeculationAcceptanceDropped",
+            severity=Severity.WARNING,
+            subject=replica_subject(replica),
+            summary=Text(
+                f"The speculated tokens that {replica.name} accepts dropped from {was} to {fell}",
+                f"{replica.name} 接受的投机 token 从 {was_zh} 降至 {fell_zh}",
+            ),
+            evidence=(
+                Evidence("accepted", now, unit),
+                Evidence("accepted_before", before, unit),
+                Evidence("generated_tokens_per_second", rate),
+            ),
+            actions=(
+                Text(
+                    "Check whether the model or its draft model was exchanged alone, and whether prompts or sampling "
+                    "changed.",
+                    "检查是否只更换了模型或草稿模型之一，以及提示词或采样是否改变。",
+                ),
+                Text("Draft fewer tokens, or switch speculation off.", "减少草稿 token 数，或关闭投机解码。"),
+            ),
+            replica=replica.name,
+        )
 
 
 def _certificate(view: View, replica: ReplicaState) -> Iterator[Finding]:

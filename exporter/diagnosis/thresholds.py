@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+ACCEPTANCE_OF_PAST = 0.5  # of the replica's own past
+ACCEPTANCE_PAST = 0.2  # speculation that never had more of its tokens accepted has little to lose
+ACCEPTANCE_TOKENS = 10  # generated tokens per second
+ACCEPTED_LENGTH_PAST = 0.4  # tokens of a draft, as ACCEPTANCE_PAST
 BALANCE_REQUESTS = 8  # running requests of a replica below which unevenness is chance
 BUSY_UTILIZATION = 0.30  # an idle GPU lowers clocks and link speed on purpose
 CANARY_SHARE = 0.25  # of the mean load of a model's replicas

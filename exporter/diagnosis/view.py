@@ -167,6 +167,19 @@ def kv_cache_usage(replica: ReplicaState) -> float | None:
     )
 
 
+def accepted_ratio(replica: ReplicaState) -> float | None:
+    """Return accepted over drafted tokens during the longest window, None where the engine counts no drafts."""
+    figures = longest_window(replica)
+    return figures.spec_acceptance_ratio if figures is not None else None
+
+
+def accepted_length(replica: ReplicaState) -> float | None:
+    """Return the accepted tokens of a step, the step's own left out, of an engine that reports nothing else."""
+    ranks = replica.reading.ranks.values() if replica.reading is not None else ()
+    tokens = [number for numbers in ranks if (number := numbers.get(Quantity.SPEC_ACCEPTED_LENGTH_NOW, 0.0)) > 0]
+    return sum(tokens) / len(tokens) - 1 if tokens else None
+
+
 def measured(name: str, value: float | None, unit: str = "") -> tuple[Evidence, ...]:
     """Return one piece of evidence, or none where the value is not known."""
     return () if value is None else (Evidence(name, value, unit),)

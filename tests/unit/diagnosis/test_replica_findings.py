@@ -155,20 +155,21 @@ class Life:
     """One replica's snapshots, minute by minute, and what is diagnosed of each."""
 
     def __init__(self):
-        self.history, self.minute, self.queries = DiagnosisHistory(), 0, 0.0
+        self.history, self.minute, self.queries, self.tokens = DiagnosisHistory(), 0, 0.0, 0.0
 
-    def live(self, minutes, *, restarts=0, hit_ratio=0.6, lookups=60.0):
+    def live(self, minutes, *, restarts=0, hit_ratio=0.6, lookups=60.0, accepted=None, length=None, rate=100.0):
         for _ in range(minutes):
             self.minute += 1
             self.queries += 60.0 * lookups
-            figures = WindowFigures(seconds=300.0, hit_ratio=hit_ratio)
-            totals = {Quantity.PREFIX_CACHE_QUERIES: self.queries}
-            state = replica(
-                "a", reading=reading(), restarts=restarts, windows={"5m": figures}, quantity_totals=totals
-            )
+            self.tokens += 60.0 * rate
+            figures = WindowFigures(seconds=300.0, hit_ratio=hit_ratio, spec_acceptance_ratio=accepted)
+            totals = {Quantity.PREFIX_CACHE_QUERIES: self.queries, Quantity.GENERATION_TOKENS: self.tokens}
+            page = reading() if length is None else reading(spec_accepted_length_now=length)
+            state = replica("a", reading=page, restarts=restarts, windows={"5m": figures}, quantity_totals=totals)
             now = replace(snapshot(replicas=(state,)), at=60.0 * self.minute)
-            finding_ids = {finding.id for finding in find(now, self.history.update(now))}
-        return finding_ids
+            found = find(now, self.history.update(now))
+        self.newest = found[0] if found else None
+        return {finding.id for finding in found}
 
 
 def test_one_restart_is_a_rollout_and_two_in_half_an_hour_are_a_finding():
@@ -189,6 +190,38 @@ def test_half_the_hit_rate_of_an_hour_ago_is_a_finding_with_traffic_only():
     assert life.live(6, hit_ratio=0.29, lookups=40.0) == set()
     assert life.live(6, hit_ratio=0.29) == {"PrefixCacheHitRateDropped"}
     assert life.live(70, hit_ratio=0.29) == set()  # that is its rate now
+
+
+@pytest.mark.parametrize(
+    ("before", "less", "half", "summary"),
+    [
+        (
+            {"accepted": 0.7},
+            {"accepted": 0.4},
+            {"accepted": 0.3},
+            "The speculated tokens that a accepts dropped from 70% to 30%",
+        ),
+        (
+            {"length": 3.0},
+            {"length": 2.1},
+            {"length": 1.5},
+            "The speculated tokens that a accepts dropped from 2.0 a draft to 0.5 a draft",
+        ),
+    ],
+    ids=["counted", "reported"],
+)
+def test_half_the_acceptance_of_an_hour_ago_is_a_finding_with_traffic_only(before, less, half, summary):
+    life = Life()
+    assert life.live(50, **before) == life.live(3, **less) == set()
+    assert life.live(6, **half, rate=5.0) == set()
+    assert life.live(6, **half) == {"SpeculationAcceptanceDropped"}
+    assert life.newest.summary.en == summary
+    assert life.live(70, **half) == set()  # that is what it accepts now
+
+
+def test_speculation_that_never_had_tokens_accepted_has_little_to_lose():
+    life = Life()
+    assert life.live(50, accepted=0.15) == life.live(3, accepted=0.0) == set()
 
 
 def test_a_cache_that_never_served_has_little_to_lose_and_a_young_daemon_does_not_judge():
