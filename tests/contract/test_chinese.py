@@ -30,6 +30,7 @@ SOURCES = [
     path
     for path in (
         *PAGES,
+        ROOT / "exporter" / "config" / "zh.po",
         *sorted(path for folder in ("exporter", "alerts", "dashboards") for path in (ROOT / folder).rglob("*.py")),
     )
     if re.search(f"[{HAN}]", path.read_text(encoding="utf-8"))
