@@ -144,6 +144,16 @@ def test_a_ray_head_spans_nodes_where_it_has_more_gpus_than_are_here(node: FakeP
     assert places(result) == [("GPU-0", "wide", f"ray://{CLUSTER[:16]}", "head", None, None)]
 
 
+def test_configured_gpus_make_the_node_of_a_ray_server_the_head(node: FakeProc) -> None:
+    node.add(100, 1, raylet(), title="raylet")
+    node.add(101, 100, ["ray::RayWorkerWrapper"], title="ray::RayWorkerW")
+    node.add(200, 1, ["vllm", "serve", "m", "-tp", "2"], listens=[("0.0.0.0", 8000)])
+    assert places(assign(node, [card(0, 101)], endpoint("chat", 8000)))[0][3] == "worker"
+    result = assign(node, [card(0, 101)], endpoint("chat", 8000, gpus=(0,)))
+    assert [place[1:4] for place in places(result)] == [("chat", f"ray://{CLUSTER[:16]}", "head")]
+    assert rows(result) == [("GPU-0", "chat", "")]
+
+
 LWS = {"LWS_LEADER_ADDRESS": "chat-3.chat.ml", "LWS_GROUP_SIZE": "2", "LWS_WORKER_INDEX": "1", "HF_TOKEN": "secret"}
 
 
