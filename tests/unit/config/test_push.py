@@ -66,6 +66,13 @@ def test_a_url_without_a_path_is_refused_with_the_usual_ones(url):
     assert "/api/v1/write" in message
 
 
+@pytest.mark.parametrize("url", ["'http://[::xy/w'", "'http://h:port/w'"])
+def test_a_url_whose_host_is_malformed_is_refused(url):
+    ((_, path, message),) = refused(text(url=url))
+    assert path == "push[0].url"
+    assert "malformed" in message
+
+
 def test_a_secret_in_the_wrong_place_is_not_repeated():
     for wrong in (f"headers: {{X-Token: '{CANARY}'}}", f"headers: {{'{CANARY}': a}}", f"labels: {{'{CANARY}': a}}"):
         problems = refused(text(wrong))
