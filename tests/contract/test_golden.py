@@ -60,6 +60,7 @@ from exporter.model.nic import (
     NicState,
     PciLocation,
 )
+from exporter.model.push import PushState
 from exporter.model.software import ComponentVersion, NodeSoftware, SharedMemory
 from exporter.render.exposition import ExpositionRenderer
 from exporter.runtime.diagnosis import Diagnosis
@@ -334,7 +335,13 @@ def test_a_replica_and_a_gpu_that_are_down_give_the_same_page_as_ever(golden):
                 authentication_failures={"missing": 1, "wrong": 3, "limited": 0},
             ),
         ),
-    )
+        pushes=(
+            PushState(
+                target="central", samples=132500, sent_bytes=1538100, dropped={"queue_full": 1325, "refused": 25},
+                queue_bytes=153810, queue_age=150.0, failing_since=1.6e9,
+            ),
+        ),
+    )  # fmt: skip
     golden("down.prom", rendered(Diagnosis().judge(snapshot)))
 
 
