@@ -17,7 +17,7 @@ from exporter.stores import tables as stores
 from exporter.stores.tables import STORES
 
 
-class Section(Struct, frozen=True, kw_only=True):
+class TargetSection(Struct, frozen=True, kw_only=True):
     """A section of the configuration that lists targets."""
 
     name: str
@@ -27,28 +27,28 @@ class Section(Struct, frozen=True, kw_only=True):
     guide: str  # where to read on
 
 
-ENGINE = Section(
+ENGINE = TargetSection(
     name="engines",
     target="an engine",
     titles=tuple(engine.title for engine in ENGINES),
     recognise=engines.recognise,
     guide="docs/engines.md has the ports, CONTRIBUTING.md how to add an engine",
 )
-GATEWAY = Section(
+GATEWAY = TargetSection(
     name="gateways",
     target="a gateway",
     titles=tuple(gateway.title for gateway in GATEWAYS),
     recognise=gateways.recognise,
     guide="docs/gateways.md has what each shows, CONTRIBUTING.md how to add a gateway",
 )
-STORE = Section(
+STORE = TargetSection(
     name="stores",
     target="a KV-cache store",
     titles=tuple(store.title for store in STORES),
     recognise=stores.recognise,
     guide="docs/stores.md has the ports, CONTRIBUTING.md how to add a store",
 )
-GPU_PAGE = Section(
+GPU_PAGE = TargetSection(
     name="gpu.pages",
     target="a GPU exporter",
     titles=tuple(exporter.title for exporter in GPU_EXPORTERS),
@@ -58,7 +58,7 @@ GPU_PAGE = Section(
 _SECTIONS = (ENGINE, GATEWAY, STORE, GPU_PAGE)
 
 
-def explain(body: bytes, section: Section) -> str:
+def explain(body: bytes, section: TargetSection) -> str:
     """Return what to say of a page that ``section`` does not know."""
     if not holds_samples(body):
         return "the answer has no line that is a Prometheus sample"
