@@ -14,14 +14,22 @@ utilisation is 0.  A card of several replicas is idle when all of them are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from exporter.model import CardState, EngineReading, GpuAssignment, Quantity, Signal, WindowFigures
+from exporter.model import CardState, Economics, EngineReading, GpuAssignment, Quantity, Signal, WindowFigures
 
 HOUR = 3600.0
+_OF_TOKENS = (
+    "joules_per_token",
+    "tokens_per_joule",
+    "cost_per_million",
+    "cost_per_million_prompt",
+    "cost_per_million_processed",
+    "revenue_to_cost",
+)
 MAX_WATTS = 10_000.0  # more than any card draws: the counter jumped
 
 
@@ -130,6 +138,17 @@ def revenue_per_hour(price: TokenPrice, window: WindowFigures) -> float | None:
     if (price.input and prompts is None) or (price.output and generated is None):
         return None
     return (price.input * (prompts or 0.0) + price.output * (generated or 0.0)) * HOUR / 1e6
+
+
+def without_replicas(economics: Economics, replicas: Collection[str]) -> Economics:
+    """Return the economics without energy and cost of the tokens of these replicas."""
+    if not replicas:
+        return economics
+    kept = {
+        name: {key: value for key, value in getattr(economics, name).items() if key.replica not in replicas}
+        for name in _OF_TOKENS
+    }
+    return structs.replace(economics, **kept)
 
 
 def is_idle(card: CardState, users: Iterable[tuple[EngineReading | None, str]]) -> bool | None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from exporter.derive.assignment import Assignment
+from exporter.derive.economics import without_replicas
 from exporter.derive.gpu_pages import all_cards, driver_of, xid_cards
 from exporter.derive.imbalance import group_imbalances, replica_imbalance
 from exporter.derive.links import TopologyTracker
@@ -178,7 +179,10 @@ class Publisher:
             imbalance=group_imbalances(cards, assignment.gpus),
             replica_imbalance=replica_imbalance(replicas),
             variance_breakdowns=variance_breakdowns(cards, replicas, assignment.gpus),
-            economics=self._economy(cards, replicas, assignment.gpus),
+            # The GPUs of this node did a part of the work alone; what a token took of them is no price.
+            economics=without_replicas(
+                self._economy(cards, replicas, assignment.gpus), {gpu.replica for gpu in assignment.multi_node}
+            ),
             stragglers=self._stragglers(cards, assignment.gpus),
             topology=self._links.update(cards, assignment.gpus),
             xids=self._xids(xid_cards(cards, pages)),

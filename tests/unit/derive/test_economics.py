@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from exporter.config.settings import CostSettings, ModelPrice, parse
 from exporter.derive import economics
-from exporter.model import EngineReading, GpuAssignment, Quantity, TokenCount, Window, WindowFigures
+from exporter.model import Economics, EngineReading, GpuAssignment, Quantity, TokenCount, Window, WindowFigures
+from exporter.model.node import ReplicaWindow
 from exporter.runtime.app import App
 from exporter.runtime.costs import CostTracker
 from exporter.simulate.products import H100, LLAMA_8B
@@ -416,3 +417,17 @@ def test_the_daemon_prices_gpus_by_its_configuration_and_keeps_accounts_over_its
 def test_the_daemon_hands_its_accounts_to_every_snapshot():
     publisher = App(parse("gpu: {enabled: false}\ncosts: {currency: EUR}", "test", {})).publisher
     assert publisher.compose().economics.currency == "EUR"
+
+
+def test_a_replica_with_gpus_on_other_nodes_has_no_energy_and_cost_of_a_token():
+    here, spanning = ReplicaWindow("a", "1m"), ReplicaWindow("b", "1m")
+    both = Economics(
+        currency="USD",
+        joules_per_token={here: 4.0, spanning: 2.0},
+        cost_per_million={here: 3.0, spanning: 1.5},
+        revenue_per_hour={here: 5.0, spanning: 6.0},
+    )
+    kept = economics.without_replicas(both, {"b"})
+    assert (kept.joules_per_token, kept.cost_per_million) == ({here: 4.0}, {here: 3.0})
+    assert kept.revenue_per_hour == both.revenue_per_hour
+    assert economics.without_replicas(both, set()) is both
