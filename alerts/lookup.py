@@ -57,6 +57,8 @@ def lookup(query: Expr, en: str, zh: str) -> Text:
 def _filled(sentence: str, language: Language) -> str:
     def word(found: re.Match[str]) -> str:
         chosen = words.chosen(_WORDS[found[1]], language)
+        if found[1] == "reason":  # which a verdict to serve has not
+            chosen = Text(f" ({chosen})", f"，{chosen}").in_(language)
         return f'{{{{ with . | first | label "{found[2]}" }}}}{chosen}{{{{ end }}}}'
 
     def value(found: re.Match[str]) -> str:

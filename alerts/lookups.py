@@ -319,13 +319,9 @@ OWNER_MEMORY = lookup(
     "该使用者占用此卡显存 [value bytes]。",
 )
 VERDICT = lookup(
-    select(m.LLM_VERDICT, reason=without_value(""), **bound(*_REPLICA)).equals(1),
-    "Verdict: [verdict state] ([reason reason]).",
-    "判定：[verdict state]，原因：[reason reason]。",
-) + lookup(
-    select(m.LLM_VERDICT, state="serve", **bound(*_REPLICA)).equals(1),
-    "Verdict: serve, so load balancers keep sending to it.",
-    "判定：继续服务（serve），负载均衡不会摘除它。",
+    select(m.LLM_VERDICT, **bound(*_REPLICA)).equals(1),
+    "Verdict: [verdict state][reason reason].",
+    "判定：[verdict state][reason reason]。",
 )
 REPLICA = RUNNING + WAITING + GATEWAY_SHARE + REPLICA_OWNER + VERDICT  # how every message about a replica ends
 LATENCY = TTFT + ITL

@@ -113,7 +113,7 @@ DESCRIPTIONS = {
          "Verdict: drain (xid_48)."),
         ("3 号卡（GPU-3）拖慢了整组：功率上限偏低。功率上限 350 W。组内最高 700 W。PCIe x4（最大 x16）。ITL p50：40.0 ms。"
          "同一模型的其他副本：20.0 ms。本副本每个 token 的耗时是其 2 倍。运行中的请求：31。排队的请求：18。"
-         "网关 edge 仍把后端池 llama 49% 的请求发给它。判定：排空（drain），原因：xid_48。"),
+         "网关 edge 仍把后端池 llama 49% 的请求发给它。判定：排空（drain），xid_48。"),
     ),
     "a lost GPU whose processes had an owner": (
         "GpuLost", GPU, {"gpu_up{GPU}": "1x4 0x16", 'gpu_owner_memory_bytes{GPU,owner="prod/chat-7d9/vllm"}': "7e10x4 stale",
