@@ -20,7 +20,7 @@ MAX_KEYS = 4  # of one GPU
 _RAY, _LWS = "ray", "lws"
 
 
-class _Claim(NamedTuple):
+class _Membership(NamedTuple):
     """What one process says of the replica that it belongs to."""
 
     key: str
@@ -71,8 +71,8 @@ def _of_server(tree: ProcessTree, pid: int) -> Rendezvous | None:
     return None
 
 
-def _undisputed(claims: Collection[_Claim]) -> Iterator[_Claim]:
-    places: defaultdict[tuple[str, int | None], list[_Claim]] = defaultdict(list)
+def _undisputed(claims: Collection[_Membership]) -> Iterator[_Membership]:
+    places: defaultdict[tuple[str, int | None], list[_Membership]] = defaultdict(list)
     for claim in claims:
         places[claim.key, claim.rendezvous.node_rank].append(claim)
     for same in places.values():
@@ -83,7 +83,7 @@ def _undisputed(claims: Collection[_Claim]) -> Iterator[_Claim]:
             yield from same
 
 
-def _row(uuid: str, claim: _Claim) -> MultiNodeGpu:
+def _row(uuid: str, claim: _Membership) -> MultiNodeGpu:
     rank = claim.rendezvous.node_rank
     return MultiNodeGpu(
         uuid=uuid,
@@ -112,7 +112,7 @@ class _Finder:
         self.by_container = {container: pod for pod in pods for container in pod.containers}
         self.by_uid = {pod.uid: pod for pod in pods}
 
-    def claim(self, pid: int) -> _Claim | None:
+    def claim(self, pid: int) -> _Membership | None:
         """Return what a GPU process claims; None for one whose replica is on this node alone."""
         process = self.table.processes.get(pid)
         if process is None:
@@ -124,7 +124,7 @@ class _Finder:
             return None
         engine = engine or rendezvous.scheme
         key = self._key(process, rendezvous)
-        return _Claim(key, engine, process, rendezvous, replica) if key else None
+        return _Membership(key, engine, process, rendezvous, replica) if key else None
 
     def _of_ray(self, actor: Process) -> Rendezvous | None:
         """Return the Ray cluster of an engine's actor, where its replica has GPUs on other nodes too."""

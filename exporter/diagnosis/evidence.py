@@ -93,7 +93,7 @@ _PATTERNS = (
 )
 
 
-class _Item(Protocol):
+class _EvidenceLike(Protocol):
     @property
     def name(self) -> str: ...
 
@@ -101,10 +101,10 @@ class _Item(Protocol):
     def value(self) -> object: ...
 
 
-_AnyItem = TypeVar("_AnyItem", bound=_Item)
+_AnyEvidence = TypeVar("_AnyEvidence", bound=_EvidenceLike)
 
 
-def own_evidence(evidence: Iterable[_AnyItem], of_causes: Iterable[_Item]) -> Sequence[_AnyItem]:
+def own_evidence(evidence: Iterable[_AnyEvidence], of_causes: Iterable[_EvidenceLike]) -> Sequence[_AnyEvidence]:
     """Return the evidence of a finding that its causes, which stand above it, do not show with the same value."""
     shown = [(item.name, item.value) for item in of_causes]
     return tuple(item for item in evidence if (item.name, item.value) not in shown)
