@@ -147,6 +147,7 @@ CHANGES: dict[str, tuple[str, str]] = {
         f"discovery.http_sd[].tls.{key}": _list(f"tls: {{{old}}}", f"tls: {{{new}}}")
         for key, (old, new) in TLS.items()
     },
+    "discovery.pod_resources": tuple(f"discovery: {{pod_resources: /{name}.sock}}" for name in "ab"),
     "discovery.file_sd": ("discovery: {file_sd: [a.yaml]}", "discovery: {file_sd: [b.yaml]}"),
     "discovery.kubernetes.enabled": (
         "discovery: {kubernetes: {enabled: false, interval: 600s}}",
