@@ -196,6 +196,7 @@ class PollLoop:
     def reschedule(self, interval: float, first: float) -> None:
         """Poll at ``first`` (monotonic), and every ``interval`` seconds from then on; callable from any thread."""
         self._requested = (interval, first)
+        self.interval = max(self.interval, interval)  # or the last poll would look late until the next one
         self._wake.set()
 
     def stop(self) -> None:

@@ -30,6 +30,8 @@ def test_without_adapters_there_is_neither_state_nor_source_and_sysfs_is_looked_
     nics.refresh("/sys")
     assert (nics.states(), nics.statuses(), nics.loop_restarts) == ((), (), {})
     assert nics._poll_loop._requested == (PERIOD_WITHOUT, clock.now + PERIOD_WITHOUT)
+    clock.now += PERIOD_WITHOUT
+    assert nics.statuses() == (), "the next look is not late"
 
 
 def test_ports_that_come_and_go_are_followed(clock):
