@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from alerts import alertmanager, differences
 from alerts.alertmanager.plan import NotificationPlan
 from alerts.registry import groups
-from alerts.render import MONITORING_RESOURCE, RESOURCE, RULES, files
+from alerts.render import RESOURCES, RULES, files
 from alerts.tuning import Tuning, load
 from exporter.__main__ import drop_inspect_mode
 from exporter.config.output_files import read_text, write_text
@@ -26,7 +26,6 @@ from exporter.model.text import Language
 
 OK, FAILED, BAD_INPUT = 0, 1, 2
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-_RESOURCES = frozenset({RESOURCE, MONITORING_RESOURCE})
 _REMOVED = re.compile(r"  - alert (\w+)")
 GENERATED = Path(__file__).parent / "generated"
 
@@ -118,11 +117,11 @@ def _report(wanted: Mapping[Path, str], output: Path, tuning: Tuning) -> int:
     changes: dict[str, list[str]] = {}
     for path, text in wanted.items():
         old = differences.read(output / path)
-        if path.name in _RESOURCES and (output / path.with_name(RULES)).is_file():
+        if path.name in RESOURCES and (output / path.with_name(RULES)).is_file():
             continue  # holds the same rules
         if old is None:
             changes[str(output / path)] = ["+ new file"]
-        elif path.name in {RULES, *_RESOURCES}:
+        elif path.name in {RULES, *RESOURCES}:
             changes[str(output / path)] = differences.rules(old, text, str(output / path))
         elif path.name == alertmanager.CONFIGURATION:
             changes[str(output / path)] = differences.alertmanager(old, text, str(output / path))

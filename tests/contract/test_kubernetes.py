@@ -13,7 +13,7 @@ import promql_parser
 import pytest
 import yaml
 
-from alerts.render import MONITORING_RESOURCE, RESOURCE, RULES
+from alerts.render import RESOURCES, RULES
 from alerts.tuning import Tuning
 from exporter.catalog import CATALOG
 from tests.support import stack_files
@@ -62,8 +62,8 @@ def test_the_autoscaler_that_is_not_listed_fits_too(version):
 @pytest.mark.parametrize("kind", sorted(set(CRDS) - {"podmonitor"}))
 def test_a_misspelt_key_does_not_fit(kind):
     folders = ("overlays/prometheus-operator", "examples/vllm")
-    (manifest,) = [made for folder in folders for made in stack_files.rendered(KUBERNETES / folder)
-              if made["kind"].lower() == kind]  # fmt: skip
+    manifest = next(made for folder in folders for made in stack_files.rendered(KUBERNETES / folder)
+              if made["kind"].lower() == kind)  # fmt: skip
     validated(manifest)
     manifest["spec"]["selectro"] = {}
     with pytest.raises(jsonschema.ValidationError, match="selectro"):
@@ -196,18 +196,19 @@ def test_a_monitored_pod_is_not_scraped_by_its_annotations_as_well():
 
 def test_the_overlay_leaves_out_what_kube_prometheus_stack_has():
     generated = stack_files.ROOT / "alerts/generated/en"
-    own, others = (load(generated / name)["spec"]["groups"] for name in (RESOURCE, MONITORING_RESOURCE))
-    brought = manifest_of("overlays/prometheus-operator", "PrometheusRule")["spec"]["groups"]
-    assert [group["name"] for group in others] == ["shardwatch-watchdog", "shardwatch-monitoring"]
-    assert brought == own
-    by_name = {group["name"]: group for group in (*own, *others)}
-    everything = load(generated / RULES)["groups"]
-    assert by_name == {group["name"]: group for group in everything}
+    own = [load(generated / file) for file, name in RESOURCES.items() if name != "shardwatch-monitoring"]
+    left_out = load(generated / "prometheusrule-monitoring.yaml")["spec"]["groups"]
+    made = stack_files.rendered(KUBERNETES / "overlays/prometheus-operator")
+    brought = [manifest for manifest in made if manifest["kind"] == "PrometheusRule"]
+    assert [manifest["spec"] for manifest in brought] == [resource["spec"] for resource in own]
+    assert [group["name"] for group in left_out] == ["shardwatch-watchdog", "shardwatch-monitoring"]
+    groups = [group for resource in own for group in resource["spec"]["groups"]] + left_out
+    assert {group["name"]: group for group in groups} == {
+        group["name"]: group for group in load(generated / RULES)["groups"]
+    }
 
 
-def test_the_overlay_brings_all_alerts_and_boards():
-    rules = manifest_of("overlays/prometheus-operator", "PrometheusRule")["spec"]
-    assert rules == load(stack_files.ROOT / "alerts/generated/en/prometheusrule.yaml")["spec"]
+def test_the_overlay_brings_all_dashboards():
     made = stack_files.rendered(KUBERNETES / "overlays/prometheus-operator")
     brought = [manifest for manifest in made if manifest["metadata"].get("labels", {}).get("grafana_dashboard")]
     names = sorted(name for manifest in brought for name in manifest["data"])
@@ -225,7 +226,7 @@ def test_nothing_is_too_big_for_the_annotation_that_a_client_side_apply_keeps(fo
 def test_generated_folders_can_be_listed_in_an_overlay(language):
     assert [
         manifest["kind"] for manifest in stack_files.rendered(stack_files.ROOT / "alerts/generated" / language)
-    ] == ["PrometheusRule", "PrometheusRule"]
+    ] == ["PrometheusRule"] * len(RESOURCES)
     folder = stack_files.ROOT / "dashboards/generated" / language / "kubernetes"
     assert {manifest["kind"] for manifest in stack_files.rendered(folder)} == {"ConfigMap"}
 

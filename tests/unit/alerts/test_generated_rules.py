@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from alerts.__main__ import BAD_INPUT, FAILED, GENERATED, OK, command, main
-from alerts.render import MONITORING_RESOURCE, RESOURCE, RULES
+from alerts.render import RESOURCES, RULES
 from exporter.model.text import Language
 
 ROOT = Path(__file__).parents[3]
@@ -26,7 +26,7 @@ def test_a_file_that_differs_or_is_missing_or_is_left_over_is_named(tmp_path, ca
     assert main(["--output", str(tmp_path), "--language", "en", "--check"]) == OK
     assert not (tmp_path / "zh").exists()
     (tmp_path / "en" / RULES).write_text("groups: []\n")
-    (tmp_path / "en" / RESOURCE).unlink()
+    (tmp_path / "en" / "prometheusrule.yaml").unlink()
     (tmp_path / "en" / "old.yaml").write_text("")
     assert main(["--output", str(tmp_path), "--language", "en", "--check"]) == FAILED
     stderr = capsys.readouterr().err
@@ -98,9 +98,7 @@ def test_generating_does_not_depend_on_the_process():
 def test_the_kubernetes_resources_hold_the_same_rules():
     for language in Language:
         folder = GENERATED / language.value
-        rules, *resources = (
-            yaml.safe_load((folder / name).read_text()) for name in (RULES, RESOURCE, MONITORING_RESOURCE)
-        )
+        rules, *resources = (yaml.safe_load((folder / name).read_text()) for name in (RULES, *RESOURCES))
         held = [group for resource in resources for group in resource["spec"]["groups"]]
         assert sorted(held, key=str) == sorted(rules["groups"], key=str)
         for resource in resources:
