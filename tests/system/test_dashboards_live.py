@@ -49,11 +49,14 @@ NEVER_HERE = {
     Requires.SXID,
     Requires.READ,
     Requires.STORE,
-    Requires.OWNER,
+    Requires.OWNER,  # owners are there, versions that processes loaded are not
     Requires.NIC,
+    Requires.MULTI_NODE,
+    Requires.PUSH,
     Requires.MODEL_PRICE,
 }  # no job provides these
-MAY_BE_EMPTY = {"rank", "reason"}  # labels of which an empty value is a fact; Prometheus drops them
+# Labels of which an empty value is a fact; Prometheus drops them.
+MAY_BE_EMPTY = {"rank", "reason", "workload", "slurm_job", "unit", "user"}
 SUBJECT_TABLES = {"What is wrong"}  # a row is a node, a GPU or a replica, and leaves the other columns empty
 
 
