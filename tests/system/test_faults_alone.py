@@ -48,7 +48,7 @@ def test_e43_e44_one_hung_engine_disturbs_no_other_and_sixteen_leave_a_good_page
         for _ in range(14):
             time.sleep(0.25)
             pages_read.append(program.page())
-            assert program.threads <= threads
+        until(lambda: program.threads <= threads)  # one that looks at processes comes and goes
         assert pages_read[-1].reason("e07") == "timeout"
         for name in names:
             if name != "e07":
@@ -60,7 +60,7 @@ def test_e43_e44_one_hung_engine_disturbs_no_other_and_sixteen_leave_a_good_page
         page = program.wait_for(lambda page: page.all("llm_up") == [0.0] * 16, WITHDRAWN + SLACK)
         strictly(page.text, program.get(accept=OPENMETRICS)[1])
         assert {page.reason(name) for name in names} == {"timeout"}
-        assert program.threads <= threads
+        until(lambda: program.threads <= threads)
         assert page.all("gpu_up") == [1.0, 1.0]
         assert program.get("/-/healthy")[0] == 200
         assert program.get("/-/ready") == (200, "2 of 2 GPUs and 0 of 16 replicas answer\n")
