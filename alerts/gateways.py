@@ -129,8 +129,8 @@ def _backend_down() -> Alert:
         for_="15m",  # a rollout drains a replica and loads its weights
         panel=IMBALANCE_BACKENDS,
         summary=Text(
-            "Gateway {{ $labels.gateway }} sends {{ $labels.backend }} of pool {{ $labels.pool }} no requests",
-            "网关 {{ $labels.gateway }} 不再向后端池 {{ $labels.pool }} 的 {{ $labels.backend }} 发送请求",
+            "Gateway {{ $labels.gateway }} reports {{ $labels.backend }} of pool {{ $labels.pool }} as down",
+            "网关 {{ $labels.gateway }} 报告后端池 {{ $labels.pool }} 的 {{ $labels.backend }} 不可用",
         ),
         description=Text(
             "The backend has failed health checks, drained or been in maintenance for 15 minutes (seen from "

@@ -237,7 +237,13 @@ SCHEDULER = (
         Quantity.KV_TRANSFERS,
         "Transfers of KV caches between prefill and decode that ended well, counted by the side that measures them.",
     ),
-    _counter("kv_transfer", Quantity.KV_TRANSFER_BYTES, "Bytes that they moved.", Unit.BYTES),
+    _counter(
+        "kv_transfer",
+        Quantity.KV_TRANSFER_BYTES,
+        "Bytes that they moved. With SGLang each tensor-parallel rank counts its part, and without "
+        "--enable-metrics-for-all-schedulers only rank 0 is on the page: its part alone.",
+        Unit.BYTES,
+    ),
     _counter(
         "kv_transfer_duration",
         Quantity.KV_TRANSFER_SECONDS,

@@ -100,23 +100,30 @@ def _down(
         return
     for backend, up in states.items():
         if not up:
-            yield Finding(
-                id="GatewayBackendDown",
-                severity=Severity.WARNING,
-                subject=_subject(gateway, pool, backend.name),
-                summary=Text(
-                    f"Gateway {gateway.name} sends {gateway.replicas.get(backend, backend.name)} no requests",
-                    f"网关 {gateway.name} 不再向 {gateway.replicas.get(backend, backend.name)} 发送请求",
-                ),
-                evidence=(Evidence("backend", backend.name),),
-                actions=(
-                    Text(
-                        "Start the replica, end its draining, or fix the health check.",
-                        "启动副本、取消排空，或修正健康检查。",
-                    ),
-                ),
-                replica=gateway.replicas.get(backend, ""),
-            )
+            yield _backend_down(gateway, backend)
+
+
+def _backend_down(gateway: GatewayState, backend: Backend) -> Finding:
+    name = gateway.replicas.get(backend, backend.name)
+    window = gateway.windows.get(limit.WINDOW)
+    share = window.shares.get(backend) if window is not None else None
+    return Finding(
+        id="GatewayBackendDown",
+        severity=Severity.WARNING,
+        subject=_subject(gateway, backend.pool, backend.name),
+        summary=Text(f"Gateway {gateway.name} reports {name} as down", f"网关 {gateway.name} 报告 {name} 不可用"),
+        evidence=(
+            Evidence("backend", backend.name),
+            *(() if share is None else (Evidence("share", share, "ratio"),)),
+        ),
+        actions=(
+            Text(
+                "Start the replica, end its draining, or fix the health check.",
+                "启动副本、取消排空，或修正健康检查。",
+            ),
+        ),
+        replica=gateway.replicas.get(backend, ""),
+    )
 
 
 def _errors(gateway: GatewayState, pool: str, known: PoolPast | None) -> Iterator[Finding]:

@@ -48,7 +48,7 @@ class CompiledGateway(Struct):
     layout: ReferenceType[Layout]  # its texts are the reader's to keep
     positions: dict[LoadKey, list[int]] = {}
     less: dict[LoadKey, float] = {}
-    up: tuple[float, ...] = (1.0,)  # numbers of a backend that takes requests
+    up: frozenset[float] = frozenset((1.0,))  # numbers of a backend that takes requests
     backends: dict[Backend, None] = {}
     pools: dict[str, None] = {}
     truncated_pools: set[str] = set()
@@ -101,7 +101,7 @@ def _compile_field(row: GatewayField, series_of_name: list[tuple[int, Series]], 
         key = LoadKey(row.target, pool, name)
         compiled.positions.setdefault(key, []).append(position)
         if row.target is Measure.UP:
-            compiled.up = row.up
+            compiled.up = frozenset(row.up)
         if row.less:
             compiled.less[key] = row.less
 

@@ -47,8 +47,8 @@ class GatewayField(_GatewayRow, frozen=True, kw_only=True):
 
     ``backend``, ``pool``: labels that name them, the first one that a series has; without ``backend`` the number is
     the pool's.  ``where`` keeps only some series, and ``outcomes`` those whose ``labels``, the first that is set,
-    mean an error.  ``less`` is taken off: what this very scrape adds.  A backend is up when its number is one of
-    ``up``.
+    mean an error.  ``less`` is taken off: what this very scrape adds.  A backend is up when one of its numbers is
+    one of ``up``.
     """
 
     backend: tuple[str, ...] = ()

@@ -94,4 +94,6 @@ def _value(
         if total != _OFF:
             warnings["bad_number"] += 1
         return None
-    return total in compiled.up if key.measure is Measure.UP else max(0.0, total - compiled.less.get(key, 0.0))
+    if key.measure is Measure.UP:
+        return not compiled.up.isdisjoint(values)
+    return max(0.0, total - compiled.less.get(key, 0.0))

@@ -50,7 +50,9 @@ only. Availability SLOs count `error` against `error` and `success`.
 
 SGLang's counter has good, failed and aborted requests alike, so all of them are `success`, and its errors come from
 its HTTP answers. Ray Serve's 503 is an error: it sheds load so, but also answers so while no replica is left, which
-nothing else on its page tells.
+nothing else on its page tells. 408 is an error, too: with Ray Serve and LiteLLM the server's timeout, as of a replica
+that hangs. LiteLLM counts attempts at a deployment, which a client's bad key never reaches: 401, 403 and 404 mean
+that the deployment refuses the proxy's own key or model name, and are errors of the deployment.
 
 Shed load is no failure, but too little capacity: the panel "Finished requests by outcome" of the dashboard Replica
 shows it.

@@ -50,9 +50,14 @@ class OutcomeWords(Struct, frozen=True, kw_only=True):
 
 ALWAYS_SUCCESS = OutcomeWords(otherwise=RequestOutcome.SUCCESS)
 ALWAYS_ERROR = OutcomeWords(otherwise=RequestOutcome.ERROR)
-# nginx' and Ray's 499: the client closed the connection before the answer.
+# 408: Ray Serve and LiteLLM waited for the model in vain.  499, also of nginx: the client closed the connection
+# before the answer.
 HTTP_STATUS = OutcomeWords(
     otherwise=RequestOutcome.ERROR,
-    words={"429": RequestOutcome.REJECTED, "499": RequestOutcome.CANCELLED},
+    words={
+        "408": RequestOutcome.ERROR,
+        "429": RequestOutcome.REJECTED,
+        "499": RequestOutcome.CANCELLED,
+    },
     status=True,
 )

@@ -205,7 +205,13 @@ SGLANG = Engine(
         # The side that prefills measures them.
         EngineField(Quantity.KV_TRANSFERS, ("sglang:kv_transfer_latency_ms_count",), where=_total),
         EngineField(Quantity.KV_TRANSFER_SECONDS, ("sglang:kv_transfer_latency_ms_sum",), where=_total, scale=1e-3),
-        EngineField(Quantity.KV_TRANSFER_BYTES, ("sglang:kv_transfer_total_mb_sum",), where=_total, scale=2.0**20),
+        EngineField(
+            Quantity.KV_TRANSFER_BYTES,
+            ("sglang:kv_transfer_total_mb_sum",),
+            where=_total,
+            scale=2.0**20,
+            is_share=True,
+        ),
         _source("device_hit", "device"),
         _source("host_hit", "host"),
         _source("storage_hit", "storage"),

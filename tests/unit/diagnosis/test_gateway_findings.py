@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from exporter.diagnosis import thresholds as limit
 from exporter.diagnosis.diagnose import find
 from exporter.diagnosis.history import DiagnosisHistory
-from exporter.model import Backend, BackendLoad, GatewayLabels, GatewayReading, GatewayState, SourceStatus
+from exporter.model import (
+    Backend,
+    BackendLoad,
+    GatewayFigures,
+    GatewayLabels,
+    GatewayReading,
+    GatewayState,
+    SourceStatus,
+)
 from tests.support.builders import snapshot
 from tests.support.records import replace
 
@@ -70,3 +79,15 @@ def test_a_gateway_that_answers_with_something_else_is_a_finding_although_it_was
         ("error", "the page is of an engine; list it under engines"),
     ]
     assert unread("refused", "connection refused") == {}, "it may not have been started yet"
+
+
+def test_a_backend_that_is_reported_as_down_and_served_until_now_is_not_said_to_get_nothing():
+    first, second = Backend("chat", "a"), Backend("chat", "b")
+    state = gateway(1000.0, ("a", "b"))
+    reading = replace(state.reading, backends={first: BackendLoad(up=False), second: BackendLoad(up=True)})
+    windows = {limit.WINDOW: GatewayFigures(seconds=300.0, shares={first: 0.25, second: 0.75})}
+    state = replace(state, reading=reading, windows=windows)
+    (finding,) = find(snapshot(gateways=(state,)))
+    assert finding.id == "GatewayBackendDown"
+    assert finding.summary.en == "Gateway epp reports a as down"
+    assert {item.name: item.value for item in finding.evidence} == {"backend": "a", "share": 0.25}

@@ -229,6 +229,7 @@ def test_only_the_servers_own_failures_are_errors_of_dynamo():
         ("vllm", 'vllm:admission_rejections_total{reason="max_num_queued_reqs"}', "rejected"),
         ("sglang", 'sglang:num_requests_total{model_name="m"}', "success"),
         ("sglang", 'sglang:http_responses_total{endpoint="/v1/completions",status_code="503"}', "rejected"),
+        ("ray_serve", 'ray_serve_num_http_requests_total{application="a",status_code="408"}', "error"),
         ("tgi", "tgi_request_success", "success"),
         ("tgi", 'tgi_request_failure{err="dropped"}', "cancelled"),
         ("triton", 'nv_inference_request_failure{model="m",reason="CANCELED"}', "cancelled"),

@@ -198,3 +198,13 @@ def test_a_server_that_only_prefills_or_only_decodes_loses_no_token_to_a_counter
     assert (decode[Quantity.PREFIX_CACHE_QUERIES], decode[Quantity.PREFIX_CACHE_HITS]) == (500.0, 120.0)
     assert (prefill[Quantity.PROMPT_TOKENS], prefill[Quantity.GENERATION_TOKENS]) == (500.0, 70.0)
     assert (prefill[Quantity.PREFIX_CACHE_QUERIES], prefill[Quantity.PREFIX_CACHE_HITS]) == (500.0, 200.0)
+
+
+def test_bytes_of_kv_transfers_are_the_parts_of_all_tensor_parallel_ranks():
+    body = "".join(
+        f'sglang:kv_transfer_total_mb_sum{{model_name="m",dp_rank="0",tp_rank="{rank}",pp_rank="0"}} 3\n'
+        f'sglang:kv_transfer_latency_ms_count{{model_name="m",dp_rank="0",tp_rank="{rank}",pp_rank="0"}} 5\n'
+        for rank in range(4)
+    )
+    (rank,) = interpret(body.encode(), SGLANG).ranks.values()
+    assert (rank[Quantity.KV_TRANSFER_BYTES], rank[Quantity.KV_TRANSFERS]) == (4 * 3 * 2.0**20, 5.0)

@@ -365,6 +365,30 @@ def test_litellms_deployments_have_shares_and_errors_of_their_own():
     assert reading.pools[""].requests == 110.0
 
 
+@pytest.mark.parametrize(
+    ("status", "errors"),
+    [("408", 3.0), ("401", 3.0), ("403", 3.0), ("404", 3.0), ("500", 3.0), ("400", 0.0), ("422", 0.0), ("429", 0.0)],
+)
+def test_what_litellm_alone_can_mend_and_its_timeouts_are_errors_of_the_deployment(status, errors):
+    labels = f'api_base="http://127.0.0.1:9001/v1",litellm_model_name="m",exception_status="{status}"'
+    page = (
+        f"litellm_deployment_failure_responses_total{{{labels}}} 3\n"
+        'litellm_deployment_failure_responses_total{api_base="http://127.0.0.1:9001/v1",litellm_model_name="m",'
+        'exception_status="502"} 0\n'
+    )
+    assert read("litellm", page).backends[Backend("m", "http://127.0.0.1:9001/v1")].errors == errors
+
+
+@pytest.mark.parametrize(("states", "up"), [((0, 2), True), ((2, 1), True), ((2, 2), False), ((0, 0), True)])
+def test_an_address_with_several_deployments_is_up_while_one_of_them_is(states, up):
+    page = "".join(
+        'litellm_deployment_state{api_base="http://127.0.0.1:9001/v1",litellm_model_name="m",'
+        f'model_id="{index}"}} {state}\n'
+        for index, state in enumerate(states)
+    )
+    assert read("litellm", page).backends[Backend("m", "http://127.0.0.1:9001/v1")].up is up
+
+
 @pytest.mark.parametrize("version", ["", "consumer_"], ids=["older names", "by consumer"])
 def test_higress_counts_the_answers_of_each_model_by_cluster_beside_what_envoy_counts(version):
     page = capture("envoy-higress-documented.prom").decode().replace("_model_consumer_", f"_model_{version}")
