@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, zip_longest
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -16,11 +17,13 @@ from exporter.web import values
 
 MAX_KEYS = 64
 _MAX_NODES = 32  # that are named for one replica
+_MOST_NODES = 9999  # that a replica may say it has; a document with more is wrong
 
 
 class _Part(NamedTuple):
     """What one node contributes to a replica."""
 
+    url: str
     node: str
     document: api.NodeDocument
     part: api.ReplicaPartDocument
@@ -33,23 +36,44 @@ def spanning_lines(answers: Sequence[Answer], language: Language) -> Iterator[st
     for answer in answers:
         if answer.document is not None and not answer.problem:
             for part in answer.document.replica_parts:
-                parts.setdefault(part.replica_key, []).append(_Part(_name(answer, own_names), answer.document, part))
-    for key, found in list(parts.items())[:MAX_KEYS]:
+                parts.setdefault(part.replica_key, []).append(
+                    _Part(answer.url, _name(answer, own_names), answer.document, part)
+                )
+    shown = _shared_out(parts)
+    for key, found in shown.items():
         found.sort(key=lambda one: (one.part.role != "head", one.part.node_rank or 0))
         said = Text("; ", "；").in_(language).join(part.in_(language) for part in _said(found))
         names = [one.part.replica for one in found if one.part.role == "head" and one.part.replica != key]
         name = f"{printable(names[0])} ({printable(key)})" if names else printable(key)
         yield f"{name}{Text(': ', '：').in_(language)}{said}"
+    if more := len(parts) - len(shown):
+        yield Text(f"and {more} more", f"另有 {more} 个").in_(language)
+
+
+def _shared_out(parts: Mapping[str, list[_Part]]) -> dict[str, list[_Part]]:
+    """Return at most ``MAX_KEYS`` replicas, the nodes in turns: one that names thousands hides no other's."""
+    of_node: dict[str, list[str]] = {}
+    for key, found in parts.items():
+        of_node.setdefault(found[0].url, []).append(key)
+    turns = (key for turn in zip_longest(*of_node.values()) for key in turn if key is not None)
+    chosen = set(islice(turns, MAX_KEYS))
+    return {key: found for key, found in parts.items() if key in chosen}
 
 
 def _said(parts: Sequence[_Part]) -> Iterator[Text]:
     for part in parts[:_MAX_NODES]:
         yield _on_node(part)
-    if all(part.part.role != "head" for part in parts):
+    heads = {part.url for part in parts if part.part.role == "head"}
+    if not heads:
         yield Text("its head is not among these nodes", "首节点不在这些节点中")
+    if len(heads) > 1:
+        yield Text(
+            f"{len(heads)} nodes say that they are its head: look whether --node-rank is missing on one",
+            f"有 {len(heads)} 个节点自称首节点：检查其中是否有节点缺少 --node-rank",
+        )
     in_all = max((part.part.nodes or 0 for part in parts), default=0)
-    missing = in_all - len({part.part.node_rank for part in parts})
-    if missing > 0:
+    missing = in_all - len({(part.url if part.part.role == "head" else "", part.part.node_rank) for part in parts})
+    if missing > 0 and in_all <= _MOST_NODES:
         yield Text(f"{missing} of its {in_all} nodes not among these", f"其 {in_all} 个节点中有 {missing} 个不在此列")
 
 

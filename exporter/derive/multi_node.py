@@ -17,6 +17,7 @@ from exporter.model import MultiNodeGpu, Pod
 from exporter.model.process import Process, ProcessTable, Rendezvous
 
 MAX_KEYS = 4  # of one GPU
+_LOOPBACK_NAMES = frozenset(("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"))
 _RAY, _LWS = "ray", "lws"
 
 
@@ -72,9 +73,9 @@ def _of_server(tree: ProcessTree, pid: int) -> Rendezvous | None:
 
 
 def _undisputed(claims: Collection[_Membership]) -> Iterator[_Membership]:
-    places: defaultdict[tuple[str, int | None], list[_Membership]] = defaultdict(list)
+    places: defaultdict[tuple[str, int | None, int | None], list[_Membership]] = defaultdict(list)
     for claim in claims:
-        places[claim.key, claim.rendezvous.node_rank].append(claim)
+        places[claim.key, claim.rendezvous.node_rank, claim.rendezvous.first_rank].append(claim)
     for same in places.values():
         known = [claim for claim in same if claim.replica]
         if known:
@@ -177,7 +178,7 @@ def _is_own(host: str) -> bool:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        return host == "localhost" or host.startswith("localhost.")
+        return host in _LOOPBACK_NAMES or host.endswith(".localhost")
     return address.is_loopback or address.is_unspecified
 
 

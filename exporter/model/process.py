@@ -24,7 +24,8 @@ class Rendezvous(Struct, frozen=True, kw_only=True):
     """Where the nodes of a replica meet, as a process claims it.
 
     ``scheme``: the kind of engine, ``ray`` or ``lws``.  ``host`` is normalised; for Ray it may be a cluster's id.
-    ``headless``: this node has no server.  ``owner``: whose the process is, its container or uid.
+    ``first_rank``: the first data-parallel rank of this node.  ``headless``: it has no server.  ``owner``: whose the
+    process is, its container or uid.
     """
 
     scheme: str
@@ -32,13 +33,14 @@ class Rendezvous(Struct, frozen=True, kw_only=True):
     port: int = 0
     nodes: int | None = None
     node_rank: int | None = None
+    first_rank: int | None = None
     headless: bool = False
     owner: str = ""
 
     @property
     def is_worker(self) -> bool:
         """Whether the replica's server is on another node."""
-        return self.headless or bool(self.node_rank)
+        return self.headless or bool(self.node_rank) or bool(self.first_rank)
 
 
 class Process(Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from collections.abc import Mapping, Sequence
 from math import prod
 
@@ -17,7 +18,9 @@ from exporter.model.server import RendezvousFlags
 LWS_VARIABLES = ("LWS_LEADER_ADDRESS", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX")
 LWS, RAY = "lws", "ray"
 RAYLET = "raylet"  # the title of Ray's process on each node, which starts the actors
-_HOST = re.compile(r"[a-z0-9_](?:[a-z0-9._-]{0,251}[a-z0-9_])?\Z", re.ASCII)
+_LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+_HOST = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*\Z", re.ASCII)
+_NUMERIC = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)\Z", re.ASCII)  # its last label: no name can end so
 _PORT = re.compile(r"[0-9]{1,5}\Z", re.ASCII)
 _COUNT = re.compile(r"[0-9]{1,4}\Z", re.ASCII)
 # Also inside the command line that a raylet starts its workers with, which stands before its own flag.
@@ -61,17 +64,24 @@ def replica_gpus(size: Sequence[Sequence[str]], command: Sequence[str]) -> int |
 def _of_way(kind: str, way: RendezvousFlags, flags: Mapping[str, str]) -> Rendezvous | None:
     nodes, node_rank = _count(_first(flags, way.nodes)), _count(_first(flags, way.node_rank))
     ranks, local_ranks = _count(_first(flags, way.ranks)), _count(_first(flags, way.local_ranks))
-    if ranks is not None and local_ranks:
-        nodes = -(-ranks // local_ranks)
-        node_rank = (_count(_first(flags, way.first_rank)) or 0) // local_ranks
+    first_rank = _count(_first(flags, way.first_rank))
+    has_others = bool(ranks and local_ranks and ranks > local_ranks)  # on how many nodes, their own flags say
     address = _first(flags, way.address)
     is_headless = any(name in flags for name in way.headless)
-    if not (nodes is not None and nodes > 1) and not (is_headless and address):
+    if not (nodes is not None and nodes > 1) and not has_others and not (is_headless and address):
         return None
     host, port = _address(address, _port(_first(flags, way.port)) or way.default_port)
-    if node_rank is None and nodes is not None and not is_headless:
+    if node_rank is None and (nodes is not None or has_others) and not is_headless and not first_rank:
         node_rank = 0
-    return Rendezvous(scheme=kind, host=host, port=port, nodes=nodes, node_rank=node_rank, headless=is_headless)
+    return Rendezvous(
+        scheme=kind,
+        host=host,
+        port=port,
+        nodes=nodes,
+        node_rank=node_rank,
+        first_rank=first_rank,
+        headless=is_headless,
+    )
 
 
 def _flags(command: Sequence[str]) -> dict[str, str]:
@@ -99,7 +109,10 @@ def _port(text: str) -> int:
 
 
 def _address(text: str, default_port: int) -> tuple[str, int]:
-    """Return a host in lower case without brackets and final dot, and a port; ("", 0) for what is no address."""
+    """Return a host in lower case without brackets and final dot, and a port; ("", 0) for what is no address.
+
+    Neither is an address with a scope, which is any text and says nothing on other nodes.
+    """
     text = text.strip().lower().rpartition("://")[2]
     host, port = text, default_port
     if text.startswith("["):
@@ -108,10 +121,28 @@ def _address(text: str, default_port: int) -> tuple[str, int]:
     elif text.count(":") == 1:
         host, _, number = text.partition(":")
         port = _port(number) or default_port
+    host = _normalised(host)
+    return (host, port) if host else ("", 0)
+
+
+def _normalised(host: str) -> str:
+    """Return a name, or an address as ``ipaddress`` spells it; "" for neither."""
+    if "%" in host:
+        return ""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        host = host.rstrip(".")
-        return (host, port) if _HOST.match(host) else ("", 0)
+        host = host.removesuffix(".")
+        if not _HOST.match(host):
+            return ""
+        return _of_old_spelling(host) if _NUMERIC.match(host) else host
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return str(mapped or address), port
+    return str(mapped or address)
+
+
+def _of_old_spelling(host: str) -> str:
+    """Return the IPv4 address that the C library reads in ``127.1`` or ``2130706433``, "" for none."""
+    try:
+        return socket.inet_ntoa(socket.inet_aton(host))
+    except OSError:
+        return ""

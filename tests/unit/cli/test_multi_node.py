@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from msgspec.structs import replace
 
 from exporter.cli.check_nodes import Answer
 from exporter.cli.multi_node import named_across, spanning_lines
@@ -71,6 +72,28 @@ def test_a_replica_that_spans_nodes_is_one_line(answers, english, chinese) -> No
 def test_hostile_names_are_printable() -> None:
     (line,) = spanning_lines([node("a\x1b[2J", "head", 0, replica="c\nd")], Language.ENGLISH)
     assert line.isprintable()
+
+
+def test_two_nodes_that_say_they_are_the_head_are_said_and_none_is_missing() -> None:
+    (line,) = spanning_lines([HEAD, node("b", "head", 0)], Language.ENGLISH)
+    assert line.endswith("; 2 nodes say that they are its head: look whether --node-rank is missing on one")
+
+
+def test_a_node_that_names_thousands_of_replicas_hides_no_other() -> None:
+    documents = [found.document for found in (HEAD, WORKER)]
+    flood = tuple(replace(documents[1].replica_parts[0], replica_key=f"k{number}") for number in range(20_000))
+    hostile = Answer(url="http://b:9853", document=replace(documents[1], replica_parts=flood))
+    lines = list(spanning_lines([hostile, HEAD], Language.ENGLISH))
+    assert len(lines) == 65
+    assert any(KEY in line for line in lines)
+    assert lines[-1] == "and 19937 more"
+
+
+def test_a_number_of_nodes_that_none_can_have_is_not_printed() -> None:
+    part = replace(WORKER.document.replica_parts[0], nodes=10**12)
+    answer = Answer(url="http://b:9853", document=replace(WORKER.document, replica_parts=(part,)))
+    (line,) = spanning_lines([answer], Language.ENGLISH)
+    assert "000000" not in line
 
 
 def test_top_names_the_replica_on_all_of_its_nodes() -> None:

@@ -69,11 +69,11 @@ def test_head_and_worker_of_vllm_have_one_key(tmp_path: Path) -> None:
     [
         (
             ("-dp", "4", "-dpl", "2", "-dpa", "Node-A.example.", "-dpp", "13345", "-dpr", "2", "--headless"),
-            ("vllm://node-a.example:13345", "worker", 1, 2),
+            ("vllm://node-a.example:13345", "worker", None, None),
         ),
         (
             ("--data-parallel-size=5", "--data-parallel-size-local=2", "--data-parallel-address=::ffff:10.0.0.1"),
-            ("vllm://10.0.0.1:29550", "head", 0, 3),
+            ("vllm://10.0.0.1:29550", "head", 0, None),
         ),
         (("--headless", "-dpa", "fd00::1", "-dpr", "2"), ("vllm://[fd00::1]:29550", "worker", None, None)),
         # What one node has alone is no replica that spans nodes.
@@ -83,7 +83,14 @@ def test_head_and_worker_of_vllm_have_one_key(tmp_path: Path) -> None:
         # Its address says nothing on other nodes.
         (("--nnodes", "2", "--node-rank", "1"), None),
         (("--nnodes", "2", "--node-rank", "1", "--master-addr", "127.0.0.1"), None),
+        (("--nnodes", "2", "--node-rank", "1", "--master-addr", "127.1"), None),
+        (("--nnodes", "2", "--node-rank", "1", "--master-addr", "2130706433"), None),
+        (("--nnodes", "2", "--node-rank", "1", "--master-addr", "ip6-localhost"), None),
         # What is no address.
+        (("--nnodes", "2", "--master-addr", "2001:db8::1%AKIA-secret x"), None),
+        (("--nnodes", "2", "--master-addr", "fe80::1%eth0"), None),
+        (("--nnodes", "2", "--master-addr", "a..b"), None),
+        (("--nnodes", "2", "--master-addr", "1.2.3.4.5"), None),
         (("--nnodes", "2", "--master-addr", 'x"} 1\ny{'), None),
         (("--nnodes", "9" * 30, "--master-addr", "10.0.0.1"), None),
         (("--nnodes", "2", "--master-addr", "a" * 300), None),

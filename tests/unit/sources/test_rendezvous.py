@@ -12,7 +12,7 @@ from exporter.engines.tables.vllm import RENDEZVOUS as VLLM
 from exporter.sources.processes.rendezvous import of_group, of_raylet, of_server
 
 HOST = re.compile(r"[a-z0-9_.:-]{1,253}\Z", re.ASCII)
-VALUES = ("10.0.0.1", "[fd00::1]:5", "::1", "a:b:c", "tcp://h:1", "h:99999", "h:", ":1", "", "=", "\n", '"', "é", "\0", "A" * 300,
+VALUES = ("10.0.0.1", "[fd00::1]:5", "::1", "2001:db8::1%AKIA x\n", "fe80::1%" + "Z" * 4000, "127.1", "a..b", "a:b:c", "tcp://h:1", "h:99999", "h:", ":1", "", "=", "\n", '"', "é", "\0", "A" * 300,
           "x" * 4096, "9" * 40, "-1", "0", "2", "1e3", "\N{ARABIC-INDIC DIGIT TWO}", "h\u202e", "--nnodes", "a b", "..", "-")  # fmt: skip
 FLAGS = sorted({flag for way in (*VLLM, SGLANG) for field in way.__struct_fields__ if field != "default_port"
                 for flag in getattr(way, field)})  # fmt: skip
@@ -48,6 +48,12 @@ def test_what_a_process_claims_is_bounded(seed: int) -> None:
         ("::ffff:10.0.0.1", "10.0.0.1", 0),
         ("tcp://10.0.0.1:5000", "10.0.0.1", 5000),
         ("10.0.0.1:99999", "10.0.0.1", 0),
+        ("127.1:5000", "127.0.0.1", 5000),
+        ("0x7f000001", "127.0.0.1", 0),
+        ("1.2.3.4.5", "", 0),
+        ("a..b", "", 0),
+        ("fd00::1%eth0", "", 0),
+        ("[fe80::1%secret]:5000", "", 0),
         ("not a host:1", "", 0),
     ],
 )
