@@ -24,6 +24,7 @@ from exporter.promql import (
     count_by,
     max_by,
     min_by,
+    no_regex,
     over_time,
     select,
     sum_by,
@@ -250,7 +251,8 @@ def _nodes_uneven(tuning: Tuning) -> Alert:
 
 
 def _head_unknown() -> Alert:
-    workers = max_by(select(_INFO, role="worker"), *_KEY)
+    # What starts Ray's actors may run where no GPU is, or be no server that is known: nothing is wrong then.
+    workers = max_by(select(_INFO, role="worker", replica_key=no_regex("ray://.*")), *_KEY)
     return Alert(
         name="ReplicaHeadUnknown",
         severity=Severity.INFO,

@@ -19,6 +19,8 @@ from exporter.model.process import Process, ProcessTable, Rendezvous
 MAX_KEYS = 4  # of one GPU
 _LOOPBACK_NAMES = frozenset(("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"))
 _RAY, _LWS = "ray", "lws"
+_RAY_ACTOR = "ray::"
+_NO_STARTERS = frozenset(("IDLE", "ProxyActor", "ServeController"))  # what any node of a cluster may have
 
 
 class _Membership(NamedTuple):
@@ -112,6 +114,7 @@ class _Finder:
         self.table, self.tree, self.users, self.assigned = table, ProcessTree(table), users, assigned
         self.by_container = {container: pod for pod in pods for container in pod.containers}
         self.by_uid = {pod.uid: pod for pod in pods}
+        self.above_gpus = {ancestor for pid in users for ancestor in self.tree.ancestry(pid)}
 
     def claim(self, pid: int) -> _Membership | None:
         """Return what a GPU process claims; None for one whose replica is on this node alone."""
@@ -120,7 +123,7 @@ class _Finder:
             return None
         replica = self.assigned.get(pid, "")
         engine = self.table.processes[server].engine if (server := self.tree.engine(pid)) else process.ray_worker
-        rendezvous = _of_server(self.tree, pid) or self._of_ray(process) or self._of_pod(process, engine)
+        rendezvous = _of_server(self.tree, pid) or self._of_pod(process, engine) or self._of_ray(process)
         if rendezvous is None:
             return None
         engine = engine or rendezvous.scheme
@@ -128,23 +131,29 @@ class _Finder:
         return _Membership(key, engine, process, rendezvous, replica) if key else None
 
     def _of_ray(self, actor: Process) -> Rendezvous | None:
-        """Return the Ray cluster of an engine's actor, where its replica has GPUs on other nodes too."""
-        parent = self.table.processes.get(actor.parent)
-        if not actor.ray_worker or parent is None or parent.rendezvous is None or self._is_complete(actor):
-            return None
-        return parent.rendezvous if parent.rendezvous.scheme == _RAY else None
+        """Return the Ray cluster of an engine's actor whose replica is known to be more than what is here.
 
-    def _is_complete(self, actor: Process) -> bool:
-        """Return whether the replica of a Ray actor has all of its GPUs here, by what the server beside it says.
-
-        Ray starts the actors, so the server has no GPU process below it.
+        Either a server beside it says so, or nothing here can have started it, so that its server is on another node.
+        An actor of Ray Serve does not say how many GPUs its replica has: it may be complete.
         """
+        raylet = self.table.processes.get(actor.parent)
+        if not actor.ray_worker or raylet is None or raylet.rendezvous is None or raylet.rendezvous.scheme != _RAY:
+            return None
         beside = [process for process in self.table.processes.values() if process.cgroup == actor.cgroup]
-        with_gpus = {self.tree.engine(pid) for pid in self.users}
-        servers = [process for process in beside if process.engine and process.pid not in with_gpus]
-        sizes = [process.gpus for process in servers if process.gpus is not None]
-        gpus = {uuid for process in beside if process.ray_worker for uuid in self.users.get(process.pid, ())}
-        return bool(sizes) and max(sizes) <= len(gpus)
+        gpus = {
+            uuid
+            for process in beside
+            if process.parent == raylet.pid and process.ray_worker
+            for uuid in self.users.get(process.pid, ())
+        }
+        without_gpus = [process for process in beside if not self._has_gpus(process)]
+        is_larger = any((process.gpus or 0) > len(gpus) for process in without_gpus if process.engine)
+        is_started_here = any(_may_start(process, raylet.pid) for process in without_gpus)
+        return raylet.rendezvous if is_larger or not is_started_here else None
+
+    def _has_gpus(self, process: Process) -> bool:
+        """Return whether a process, its engine's server or what is below it has a GPU."""
+        return process.pid in self.above_gpus or self.tree.engine(process.pid) in self.above_gpus
 
     def _of_pod(self, process: Process, engine: str) -> Rendezvous | None:
         """Return the LeaderWorkerSet group of an engine's process, from the list of pods."""
@@ -171,6 +180,17 @@ class _Finder:
         """Return the IPv4 address of a process's network, where it has one alone."""
         known = [address for address in self.table.addresses.get(process.netns, ()) if _is_ipv4(address)]
         return known[0] if len(known) == 1 else ""
+
+
+def _may_start(process: Process, raylet: int) -> bool:
+    """Return whether a process without a GPU may be what has asked a raylet for an engine's actors."""
+    name = process.command[0] if process.command else process.title
+    if process.parent == raylet:
+        actor = name.removeprefix(_RAY_ACTOR).partition(".")[0].partition(":")[0]
+        return name.startswith(_RAY_ACTOR) and not process.ray_worker and actor not in _NO_STARTERS
+    if process.engine:
+        return any(word == _RAY or word.endswith(f"={_RAY}") for word in process.command)
+    return bool(process.ray_worker)  # an engine's process that is no actor, as its core
 
 
 def _is_own(host: str) -> bool:

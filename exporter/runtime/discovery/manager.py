@@ -27,7 +27,7 @@ from exporter.runtime.poll.loop import PollLoop
 from exporter.runtime.poll.state_logger import LOG_PERIOD_SECONDS
 from exporter.runtime.poll.targets import JSON, target
 from exporter.sources.discovery.provider import DiscoveredEngine, DiscoveryProvider
-from exporter.sources.processes.table import in_turns
+from exporter.sources.processes.turns import in_turns
 
 logger = logging.getLogger(__name__)
 

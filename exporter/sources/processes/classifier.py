@@ -115,6 +115,10 @@ class ServerClassifier:
             word.startswith(_CHILD_OF_PYTHON) for word in command[:_CHILD_WORDS]
         )
 
+    def is_titled_worker(self, title: str) -> bool:
+        """Return whether a title is that of what an engine's server starts beside itself."""
+        return title.startswith(self._worker_titles)
+
     def may_be_server(self, title: str) -> bool:
         """Return whether the command line of a process with this title is worth reading."""
         return title.startswith(self._titles)

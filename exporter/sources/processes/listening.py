@@ -15,7 +15,8 @@ from exporter.model.process import ListeningEngine, Process
 from exporter.model.server import ServerProcess
 from exporter.sources.processes import procfs
 from exporter.sources.processes.classifier import ServerClassifier
-from exporter.sources.processes.table import ProcessReader, in_turns
+from exporter.sources.processes.table import ProcessReader
+from exporter.sources.processes.turns import in_turns
 
 
 class _EngineServer(NamedTuple):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import zip_longest
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -23,6 +22,7 @@ from exporter.sources.processes.classifier import ClassifiedServer, ServerClassi
 from exporter.sources.processes.owners import OwnerReader
 from exporter.sources.processes.program import is_mps, is_relay, is_shared
 from exporter.sources.processes.rendezvous import LWS_VARIABLES, RAYLET, of_group, of_raylet
+from exporter.sources.processes.turns import in_turns
 
 _DESCRIPTORS = 4096  # a process; a listening socket is opened early, so its number is low
 _LINKS = 65_536  # all processes of one call
@@ -80,6 +80,7 @@ class ProcessReader:
         if owners is not None:
             self._load_owners(pids, owners)
         users = [self.processes[pid] for pid in pids if pid in self.processes]
+        self._load_beside_actors(users)
         if len(users) < len(pids) and "processes" not in self.limits:
             self.problems[self._why_missing(any_found=bool(users))] += len(pids) - len(users)
         self.problems["no_permission"] += sum(user.netns == 0 for user in users)
@@ -108,6 +109,17 @@ class ProcessReader:
             if process is not None:
                 owner = owners.owner(self.root, pid, process.started)
                 self.processes[pid] = replace(process, owner=owner)
+
+    def _load_beside_actors(self, users: Iterable[Process]) -> None:
+        """Read what may have started the Ray actors on GPUs: Ray does that, so it is not above them."""
+        parents = {user.parent for user in users if user.ray_worker}
+        raylets = {pid for pid in parents if pid in self.processes and self.processes[pid].title == RAYLET}
+        for pid in self.all_pids() if raylets else ():
+            stat = self.stat(pid)
+            if stat is not None and (
+                stat.parent in raylets or self.classifier.is_titled_worker(stat.title) or self.looks_like_engine(pid)
+            ):
+                self.load_chain(pid)
 
     def by_owner(self, pids: Iterable[int]) -> list[int]:
         """Return the processes, their owners in turns: whoever has many must not hide another's."""
@@ -272,8 +284,8 @@ class ProcessReader:
         found = of_raylet(command) if title == RAYLET else None
         if server is not None:
             found = server.rendezvous(command)
-            if found is None and server.engine:
-                found = of_group(procfs.variables(self.root, pid, LWS_VARIABLES))
+        if found is None and (server.engine if server is not None else self.classifier.ray_worker(command)):
+            found = of_group(procfs.variables(self.root, pid, LWS_VARIABLES))
         return None if found is None else replace(found, owner=procfs.owner(self.root, pid))
 
     def stat(self, pid: int) -> procfs.Stat | None:
@@ -378,14 +390,6 @@ class ProcessReader:
                 related.add(pid)
                 waiting.extend(children[pid])
         return related
-
-
-def in_turns(items: Iterable[_T], group: Callable[[_T], object]) -> list[_T]:
-    """Return the items in turns: the first of every group, then the second of every group, and so on."""
-    groups: dict[object, list[_T]] = {}
-    for item in items:
-        groups.setdefault(group(item), []).append(item)
-    return [item for turn in zip_longest(*groups.values()) for item in turn if item is not None]
 
 
 def _once(known: dict[int, _T], pid: int, read: Callable[[], _T]) -> _T:

@@ -128,11 +128,34 @@ def raylet(*flags: str) -> list[str]:
 def test_a_ray_worker_is_known_by_its_cluster(node: FakeProc) -> None:
     node.add(100, 1, raylet(), title="raylet")
     node.add(101, 100, ["ray::RayWorkerWrapper.execute_method"], title="ray::RayWorkerW")
-    node.add(102, 100, ["ray::train"], title="ray::train")
+    node.add(102, 100, ["ray::IDLE"], title="ray::IDLE")
+    node.add(103, 100, ["ray::ProxyActor.run"], title="ray::ProxyActor")
     key = f"ray://{CLUSTER[:16]}"
     result = assign(node, [card(0, 101), card(1, 102)])
     assert places(result) == [("GPU-0", key, key, "worker", None, None)]
     assert result.multi_node[0].engine == "vllm"
+
+
+@pytest.mark.parametrize(
+    ("parent", "title"),
+    [(100, "ray::ServeReplica:llm:VLLMDeployment"), (100, "ray::train"), (1, "VLLM::EngineCore")],
+)
+def test_a_ray_worker_whose_replica_may_be_complete_here_is_left_out(node: FakeProc, parent: int, title: str) -> None:
+    """Ray Serve's replicas of one node, of which a cluster may have many."""
+    node.add(100, 1, raylet(), title="raylet")
+    node.add(101, 100, ["ray::RayWorkerWrapper.execute_method"], title="ray::RayWorkerW")
+    node.add(102, 100, ["ray::RayWorkerWrapper.execute_method"], title="ray::RayWorkerW")
+    node.add(103, parent, [title], title=title[:15])
+    result = assign(node, [card(0, 101), card(1, 102)], endpoint("serve", 8000, gpus=(1,)))
+    assert places(result) == []
+    assert rows(result) == [("GPU-1", "serve", "")]
+
+
+def test_ray_workers_of_a_leader_worker_set_have_its_key(node: FakeProc) -> None:
+    node.add(100, 1, raylet(), title="raylet")
+    node.add(101, 100, ["ray::RayWorkerWrapper"], title="ray::RayWorkerW", environment=LWS)
+    node.add(102, 100, ["ray::ServeReplica:llm:A"], title="ray::ServeRepli")
+    assert [place[2:] for place in places(assign(node, [card(0, 101)]))] == [("lws://chat-3.chat.ml", "worker", 1, 2)]
 
 
 def test_a_ray_head_spans_nodes_where_it_has_more_gpus_than_are_here(node: FakeProc) -> None:
