@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from exporter.diagnosis import thresholds as limit
 from exporter.diagnosis.counters import SAMPLE_SECONDS, Counter, CounterWindow
-from exporter.diagnosis.idle_gpus import IdleGpus
+from exporter.diagnosis.idle_gpus import IdleGpu, IdleGpus
 from exporter.diagnosis.view import accepted_length, accepted_ratio, longest_window, requests
 from exporter.model import EMPTY, Detail, Quantity, ReplicaState, Snapshot, Stage
 from exporter.model.median import median
@@ -80,7 +80,7 @@ class Past(Struct, frozen=True, kw_only=True):
     pools: Mapping[tuple[str, str], PoolPast] = EMPTY  # (gateway, pool)
     nics: Mapping[NicPortKey, NicPast] = EMPTY
     store_errors: Mapping[str, Mapping[str, float]] = EMPTY  # store → operation → count during the window
-    idle_gpus: Mapping[str, float] = EMPTY  # uuid → since when (monotonic) it has computed nothing
+    idle_gpus: Mapping[str, IdleGpu] = EMPTY  # by UUID
 
     def of(self, replica: str) -> ReplicaPast:
         """Return the past of a replica, an empty one where nothing is known."""

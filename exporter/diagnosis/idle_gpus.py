@@ -17,26 +17,33 @@ from exporter.model import CardState, Signal
 MIN_READINGS = 5  # so that a GPU that is read rarely is not judged by what it did between two steps
 
 
-class _IdleTime(Struct):
-    since: float  # monotonic, of the first reading
-    read_at: float  # the newest
-    readings: int = 1
+class IdleGpu(Struct, frozen=True):
+    """A GPU that computes nothing, ``since`` when, and when it was read last, oldest first; monotonic seconds."""
+
+    since: float
+    read_at: tuple[float, ...]  # at most MIN_READINGS
+
+    def idle_from(self, start: float) -> float:
+        """Return for how many seconds from ``start`` on it is known to have computed nothing; 0 if it was read rarely."""
+        begin = max(self.since, start)
+        is_known = len(self.read_at) == MIN_READINGS and self.read_at[0] >= begin
+        return self.read_at[-1] - begin if is_known else 0.0
 
 
 class IdleGpus:
     """Follows the GPUs of successive snapshots; bounded by those of the newest."""
 
     def __init__(self) -> None:
-        self._idle: dict[str, _IdleTime] = {}
+        self._idle: Mapping[str, IdleGpu] = {}
 
-    def update(self, cards: Sequence[CardState]) -> Mapping[str, float]:
-        """Return since when (monotonic) each GPU that computes nothing has done so, by UUID."""
+    def update(self, cards: Sequence[CardState]) -> Mapping[str, IdleGpu]:
+        """Return each GPU that computes nothing, by UUID."""
         self._idle = {
             card.facts.uuid: _after(self._idle.get(card.facts.uuid), card.reading.at)
             for card in cards
             if card.reading is not None and is_computing(card) is False
         }
-        return {uuid: idle.since for uuid, idle in self._idle.items() if idle.readings >= MIN_READINGS}
+        return self._idle
 
 
 def is_computing(card: CardState) -> bool | None:
@@ -49,9 +56,7 @@ def is_computing(card: CardState) -> bool | None:
     return None if activity is None else activity > 0.0
 
 
-def _after(idle: _IdleTime | None, at: float) -> _IdleTime:
+def _after(idle: IdleGpu | None, at: float) -> IdleGpu:
     if idle is None:
-        return _IdleTime(at, at)
-    if at > idle.read_at:
-        idle.read_at, idle.readings = at, idle.readings + 1
-    return idle
+        return IdleGpu(at, (at,))
+    return IdleGpu(idle.since, (*idle.read_at, at)[-MIN_READINGS:]) if at > idle.read_at[-1] else idle

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
-
 from exporter.diagnosis import thresholds as limit
 from exporter.diagnosis.history import Past
 from exporter.diagnosis.view import View, is_misread, requests
@@ -87,20 +85,22 @@ def _replica(view: View, past: Past, replica: ReplicaState, gpus: dict[str, Verd
 def _stands_still(view: View, past: Past, replica: ReplicaState) -> bool:
     """Return whether requests run, no counter moves, and no GPU of the replica has computed for ``idle_after``.
 
-    The page must have been read while they were idle: what ran on an older one may have ended.  Of a replica that
-    spans nodes, the GPUs of another one may compute.
+    That time begins when the counters last moved or the replica was idle, and ends with the oldest of the GPUs' newest
+    readings: neither an idle time before the request nor a reading of before it says what the GPUs do now.  The page
+    must have been read while they were idle: what ran on an older one may have ended.  Of a replica that spans nodes,
+    the GPUs of another one may compute.
     """
-    reading = replica.reading
-    if reading is None or reading.idle_after is None or replica.moved_at is None:
+    reading, moved_at = replica.reading, replica.moved_at
+    if reading is None or reading.idle_after is None or moved_at is None:
         return False
     if not requests(replica, Quantity.REQUESTS_RUNNING) or _spans_nodes(view, replica.name):
         return False
-    idle_since = [past.idle_gpus.get(uuid, inf) for uuid in view.uuids_of.get(replica.name, ())]
-    last_at = max(idle_since, default=inf)
+    gpus = [past.idle_gpus.get(uuid) for uuid in view.uuids_of.get(replica.name, ())]
     return (
-        view.snapshot.at - last_at >= reading.idle_after
-        and reading.at >= last_at
-        and reading.at - replica.moved_at >= limit.COUNTERS_STILL_SECONDS
+        bool(gpus)
+        and all(gpu is not None and gpu.idle_from(moved_at) >= reading.idle_after for gpu in gpus)
+        and all(gpu is not None and reading.at >= gpu.since for gpu in gpus)
+        and reading.at - moved_at >= limit.COUNTERS_STILL_SECONDS
     )
 
 

@@ -104,3 +104,13 @@ def test_a_page_from_before_the_gpus_were_idle_proves_nothing():
         )
         states.append(judged.verdicts.replicas["a"].state)
     assert set(states) == {VerdictState.SERVE}
+
+
+def test_idle_time_before_the_request_does_not_count():
+    assert ejected_at(lambda _: [WAITS], moves=lambda second: second <= 10, seconds=30) == 20
+
+
+def test_a_reading_from_before_the_request_does_not_count():
+    """The GPU computes from the request on; it is read each 10 s."""
+    moves = {"moves": lambda second: second <= 40, "read_every": 10, "seconds": 60}
+    assert ejected_at(lambda second: [WAITS if second <= 40 else WORKS], **moves) is None
