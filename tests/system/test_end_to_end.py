@@ -121,7 +121,7 @@ def test_the_threads_of_the_demo_are_those_that_the_documentation_draws(start):
     not_running = {name for name, known in drawn.items() if not any(map(known.fullmatch, running))}
     assert not_running <= {
         *("discovery:NAME", "gpu_page:NAME", "store:NAME", "nics", "kernel_log"),
-        *("agent-check", "reload", "nvml-release", "nvml-init"),
+        *("push:NAME", "agent-check", "reload", "nvml-release", "nvml-init"),
     }
 
 

@@ -27,6 +27,7 @@ ON_NO_DASHBOARD = {
     "gpu_process_shared_memory_size_bytes": "set once for a container; whoever sees NCCL fail at its start asks for it",
     "gpu_process_shared_memory_used_bytes": "grows with the number of ranks once, at the start of an engine",
     "gpu_mps_active": "a setting of the node, compared when nodes of one service differ",
+    "gpu_mode_info": "settings of the node, which shardwatch check compares between nodes",
     "gpu_fabric_manager_running": "fabric problems of the GPUs, which are shown, are what follows from it",
     "gpu_bar1_memory_total_bytes": "fixed from boot on; whoever sets up peer-to-peer asks once",
     "gpu_bar1_memory_used_bytes": "of use to whoever maps device memory, not to whoever serves models",
