@@ -24,7 +24,7 @@ class IdleGpu(Struct, frozen=True):
     read_at: tuple[float, ...]  # at most MIN_READINGS
 
     def idle_from(self, start: float) -> float:
-        """Return for how many seconds from ``start`` on it is known to have computed nothing; 0 if it was read rarely."""
+        """Return the seconds from ``start`` on without computing; 0 if it was read too rarely to know."""
         begin = max(self.since, start)
         is_known = len(self.read_at) == MIN_READINGS and self.read_at[0] >= begin
         return self.read_at[-1] - begin if is_known else 0.0

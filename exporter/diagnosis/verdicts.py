@@ -85,8 +85,8 @@ def _replica(view: View, past: Past, replica: ReplicaState, gpus: dict[str, Verd
 def _stands_still(view: View, past: Past, replica: ReplicaState) -> bool:
     """Return whether requests run, no counter moves, and no GPU of the replica has computed for ``idle_after``.
 
-    That time begins when the counters last moved or the replica was idle, and ends with the oldest of the GPUs' newest
-    readings: neither an idle time before the request nor a reading of before it says what the GPUs do now.  The page
+    That time begins when the counters last moved or the replica was idle, and ends with the newest reading of each
+    GPU: neither an idle time before the request nor a reading from before it says what the GPUs do now.  The page
     must have been read while they were idle: what ran on an older one may have ended.  Of a replica that spans nodes,
     the GPUs of another one may compute.
     """
