@@ -189,10 +189,13 @@ _GPUS: tuple[Panel, ...] = (
 )  # fmt: skip
 
 
+_LAYOUT = ("model", "gpus", "ranks", "tensor", "pipeline")
+
+
 def _by_layout(expr: Expr) -> Expr:
     of_replica = max_by(expr, *NODE, "replica")
     joined = binary("*", selected(m.LLM_PARALLEL_LAYOUT_INFO), of_replica, on=(*NODE, "replica"), group_left=())
-    return avg_by(joined, "model", "gpus", "ranks").as_unit(expr.unit or Unit.NONE)
+    return avg_by(joined, *_LAYOUT).as_unit(expr.unit or Unit.NONE)
 
 
 def _tokens_per_gpu() -> Expr:
@@ -210,9 +213,9 @@ _FULL: tuple[Panel, ...] = (
     table(
         Text("Cost by parallel layout", "按并行布局的成本"),
         Text(
-            "Mean of the replicas of one model that have as many GPUs on a node and as many data-parallel ranks; GPUs over ranks "
-            "are tensor times pipeline parallelism. Compare layouts under the same load. Cost in the currency of costs.currency.",
-            "同一模型中单节点卡数与数据并行 rank 数相同的副本的均值；卡数除以 rank 数即张量并行乘流水线并行。请在相同负载下比较。成本以 costs.currency 的货币计。",
+            "Mean of the replicas of one model with the same GPUs on a node, data-parallel ranks, and tensor and pipeline sizes, "
+            "which are empty where the engine does not tell them. Compare layouts under the same load. Cost in the currency of costs.currency.",
+            "同一模型中单节点卡数、数据并行 rank 数、张量并行与流水线并行规模均相同的副本的均值；引擎未告知规模时为空。请在相同负载下比较。成本以 costs.currency 的货币计。",
         ),
         column(
             lambda: _by_layout(selected(m.LLM_COST_PER_MILLION_GENERATED_TOKENS, window=EXPORTER_WINDOW)),
@@ -223,7 +226,7 @@ _FULL: tuple[Panel, ...] = (
             Text("Energy per token", "每 token 能耗"),
         ),
         column(lambda: _by_layout(_tokens_per_gpu()), Text("Tokens/s per GPU", "每卡每秒 token")),
-        rows=("model", "gpus", "ranks"), requires=(Requires.FULL, Requires.TRAFFIC), width=12,
+        rows=_LAYOUT, requires=(Requires.FULL, Requires.TRAFFIC), width=12,
     ),
     table(
         Text("Speculation against cost", "投机解码与成本"),

@@ -48,7 +48,9 @@ def _layout(snapshot: Snapshot) -> Iterator[Sample]:
     for replica in snapshot.replicas:
         if replica.reading is not None and replica.name in gpus:
             ranks = max(1, len(replica.reading.ranks))
-            yield (*replica.labels, str(len(gpus[replica.name])), str(ranks)), 1.0
+            sizes = replica.reading.parallel_sizes or snapshot.parallel_sizes.get(replica.name)
+            tensor, pipeline = (str(sizes.tensor), str(sizes.pipeline)) if sizes is not None else ("", "")
+            yield (*replica.labels, str(len(gpus[replica.name])), str(ranks), tensor, pipeline), 1.0
 
 
 TOPOLOGY = (
@@ -74,10 +76,13 @@ TOPOLOGY = (
     REPLICA.info(
         "parallel_layout",
         _layout,
-        "GPUs of the replica on this node, and its data-parallel ranks: GPUs over ranks are the tensor-parallel size "
-        "times the pipeline-parallel one.",
+        "GPUs of the replica on this node, its data-parallel ranks, and its sizes of tensor and pipeline "
+        "parallelism: as SGLang tells them, else by the titles of the processes on the GPUs, and empty where neither does. With "
+        "data-parallel attention the ranks share the GPUs of one tensor-parallel group.",
         "gpus",
         "ranks",
+        "tensor",
+        "pipeline",
         series=SeriesSet.FULL,
     ),
     REPLICA.gauge(

@@ -16,8 +16,9 @@ from msgspec import Struct
 
 from exporter.derive.gpu_processes import GpuProcesses, gpu_processes
 from exporter.derive.multi_node import find_multi_node, is_of_other_node
+from exporter.derive.parallel_sizes import parallel_sizes
 from exporter.derive.process_tree import ProcessTree
-from exporter.model import EMPTY, CardState, GpuAssignment, Missing, MultiNodeGpu, Pod, Signal
+from exporter.model import EMPTY, CardState, GpuAssignment, Missing, MultiNodeGpu, ParallelSizes, Pod, Signal
 from exporter.model.process import ListeningSocket, Process, ProcessTable
 
 _LOOPBACK_NAMES = frozenset(("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"))
@@ -37,7 +38,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
     """The cards of all replicas, and why the others have none (for unknown_gpu: not all that are configured).
 
     ``multi_node``: those of replicas that span nodes.  A replica whose metrics endpoint is on another node has rows
-    in ``gpus`` too, under its key.
+    in ``gpus`` too, under its key.  ``parallel_sizes``: of the replicas of this node whose processes tell them.
 
     Reasons: remote (not on this node), no_driver (no card was read), no_processes (no known GPU process belongs to
     the server), pid_namespace (the GPU processes are not visible), no_permission (they may not be read), no_listener
@@ -48,6 +49,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
     gpus: tuple[GpuAssignment, ...] = ()
     multi_node: tuple[MultiNodeGpu, ...] = ()
     unassigned: Mapping[str, str] = EMPTY
+    parallel_sizes: Mapping[str, ParallelSizes] = EMPTY
 
     def among(self, replicas: Collection[str]) -> Assignment:
         """Return the assignment without replicas that are not among these; those of other nodes stay."""
@@ -60,6 +62,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
             gpus=tuple(gpu for gpu in self.gpus if gpu.replica in known),
             multi_node=tuple(gpu for gpu in self.multi_node if gpu.replica in known),
             unassigned={name: reason for name, reason in self.unassigned.items() if name in known},
+            parallel_sizes={name: sizes for name, sizes in self.parallel_sizes.items() if name in known},
         )
 
 
@@ -122,6 +125,7 @@ def assign_gpus(
         gpus=tuple(GpuAssignment(uuid=uuid, replica=name, rank=rank) for _, name, rank, uuid in rows),
         multi_node=multi_node,
         unassigned=unassigned,
+        parallel_sizes=assigner.parallel_sizes(multi_node) if assigner is not None else EMPTY,
     )
 
 
@@ -206,6 +210,19 @@ class _Assigner:
         }
         replicas = {endpoint.replica for endpoint in endpoints}
         return find_multi_node(self.table, self.users, {**configured, **self.assigned}, replicas, pods)
+
+    def parallel_sizes(self, multi_node: Iterable[MultiNodeGpu]) -> dict[str, ParallelSizes]:
+        """Return the sizes that processes tell, of replicas with all their GPUs on this node."""
+        spread = {gpu.replica for gpu in multi_node}
+        processes: dict[str, list[Process]] = defaultdict(list)
+        for pid, name in self.assigned.items():
+            processes[name].append(self.table.processes[pid])
+        sizes = {
+            name: parallel_sizes(of_replica, len({claim.uuid for claim in self.claims[name]}))
+            for name, of_replica in processes.items()
+            if name not in spread
+        }
+        return {name: found for name, found in sizes.items() if found is not None}
 
     def ranks_on(self, uuid: str) -> set[str]:
         """Return the data-parallel ranks of the processes on a GPU that no replica of this node has."""

@@ -128,6 +128,7 @@ class ServerInfo(Struct, frozen=True, kw_only=True):
     model_keys: tuple[str, ...] = ()  # asked where the page does not name the model
     # Where the page does: an answer that names another model comes from another server.
     same_model_keys: tuple[str, ...] = ()
+    parallel_keys: tuple[str, ...] = ()  # the sizes of tensor and pipeline parallelism
 
 
 class LatencyTargets(Struct, frozen=True, kw_only=True):

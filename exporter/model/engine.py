@@ -124,6 +124,16 @@ class Histogram(Struct, frozen=True, kw_only=True):
     sum: float | None = None
 
 
+class ParallelSizes(Struct, frozen=True, kw_only=True):
+    """How many GPUs share each layer of a replica, and into how many stages its layers are divided.
+
+    With data-parallel attention the ranks of one tensor-parallel group are data-parallel ranks as well.
+    """
+
+    tensor: int
+    pipeline: int
+
+
 class EngineReading(Struct, frozen=True, kw_only=True):
     """One parsed engine page, free of upstream names.  A rank is a data-parallel engine; "" without ranks."""
 
@@ -145,6 +155,7 @@ class EngineReading(Struct, frozen=True, kw_only=True):
     several_models: bool = False  # the page sums over several; ``model`` is "" then
     relayed: bool = False  # the page comes from a program that collects several servers' series
     role: str = ""  # of a disaggregated server: prefill, decode
+    parallel_sizes: ParallelSizes | None = None  # as the server tells beside its metrics
     name_style: str = ""  # the names' prefix as written: "vllm:", "ray_vllm_", "sglang_"
     missing: Mapping[str, str] = EMPTY  # signal that this kind of engine never reports → reason
     stale_ranks: frozenset[str] = frozenset()  # whose figures do not change while others' do

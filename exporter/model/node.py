@@ -8,7 +8,7 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from exporter.model.card import CardFacts, CardState, DriverFacts, Signal
-from exporter.model.engine import ReplicaState
+from exporter.model.engine import ParallelSizes, ReplicaState
 from exporter.model.finding import Finding, Verdicts
 from exporter.model.gateway import GatewayState
 from exporter.model.nic import NicEventCount, NicState
@@ -160,6 +160,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     stores: tuple[StoreState, ...] = ()
     assignments: tuple[GpuAssignment, ...] = ()
     multi_node: tuple[MultiNodeGpu, ...] = ()
+    parallel_sizes: Mapping[str, ParallelSizes] = EMPTY  # replica → as its processes tell
     owners: tuple[GpuOwner, ...] = ()
     imbalance: tuple[GroupImbalance, ...] = ()
     replica_imbalance: Mapping[ModelSignal, float] = EMPTY  # maximum ÷ mean

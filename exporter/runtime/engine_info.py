@@ -1,4 +1,4 @@
-"""What an engine tells beside its metrics: its version, and its model where the metrics do not name it.
+"""What an engine tells beside its metrics: version, parallel layout, and model where the metrics do not name it.
 
 Each request runs in a thread of its own, so that an engine that is slow to answer delays no poll; whoever must know
 before it goes on waits for a bounded time.
@@ -16,6 +16,7 @@ from msgspec import Struct
 from exporter.engines.engine import ServerInfo, clean
 from exporter.errors import PageError, SourceError, ThreadLimitError
 from exporter.logs import log_event
+from exporter.model import ParallelSizes
 from exporter.runtime.poll.loop import Fetcher
 from exporter.threads import Thread
 
@@ -23,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 PERIOD = 600.0  # seconds
 RETRY_PERIOD = 60.0  # seconds, after a request that failed
+_MAX_PARALLEL = 10_000  # GPUs; more is no answer
 _MAX_BYTES = 512 * 1024  # some engines answer with their whole configuration
 
 
@@ -32,6 +34,7 @@ class EngineInfo(Struct, frozen=True, kw_only=True):
     version: str = ""
     model: str = ""
     same_model: str = ""  # what the page must name too
+    parallel_sizes: ParallelSizes | None = None
 
     def about(self, model: str) -> EngineInfo:
         """Return what counts beside a page that names this model: nothing if it contradicts."""
@@ -115,7 +118,15 @@ def _parse(body: bytes, server_info: ServerInfo) -> EngineInfo:
         version=_text(facts, server_info.version_keys),
         model=_text(facts, server_info.model_keys),
         same_model=_text(facts, server_info.same_model_keys),
+        parallel_sizes=_parallel_sizes(facts, server_info.parallel_keys),
     )
+
+
+def _parallel_sizes(answer: Mapping[str, object], keys: Sequence[str]) -> ParallelSizes | None:
+    """Return the sizes, 1 for one that the answer lacks (an old version without it); None where one is no count."""
+    sizes = [answer.get(key, 1) for key in keys if keys[0] in answer]
+    counts = [size for size in sizes if type(size) is int and 0 < size < _MAX_PARALLEL]
+    return ParallelSizes(tensor=counts[0], pipeline=counts[1]) if counts and counts == sizes else None
 
 
 def _text(answer: Mapping[str, object], keys: Sequence[str]) -> str:

@@ -194,7 +194,12 @@ class ReplicaHandler:
             if is_back or (server_info.model_keys and not self.engine_info.info.model):
                 self.engine_info.wait(self._remaining())
         info = self.engine_info.info.about(reading.model)
-        return replace(reading, version=info.version or reading.version, model=reading.model or info.model)
+        return replace(
+            reading,
+            version=info.version or reading.version,
+            model=reading.model or info.model,
+            parallel_sizes=info.parallel_sizes,
+        )
 
     def _with_new_info(self, reading: EngineReading) -> EngineReading:
         """Request the model of a restarted engine whose metrics do not name it: it may be another one now."""

@@ -117,7 +117,9 @@ SGLANG = Engine(
             endpoint=EndpointDefaults(ports=(30000,), tls_flags=TLS_FLAGS),
         ),
     ),
-    info=ServerInfo(path="/get_server_info", same_model_keys=("served_model_name",)),
+    info=ServerInfo(
+        path="/get_server_info", same_model_keys=("served_model_name",), parallel_keys=("tp_size", "pp_size")
+    ),
     buckets=_BUCKETS,
     targets=LatencyTargets(
         interactive={Stage.TIME_TO_FIRST_TOKEN: 1.0, Stage.INTER_TOKEN: 0.06, Stage.REQUEST: 40},

@@ -91,6 +91,39 @@ def test_several_api_servers_that_inherit_one_socket_are_one_replica_and_ranks_c
     assert rows(result) == [("GPU-0", "a", "0"), ("GPU-1", "a", "0"), ("GPU-2", "a", "1"), ("GPU-3", "a", "1")]
 
 
+@pytest.mark.parametrize(
+    ("titles", "tensor", "pipeline"),
+    [
+        (["VLLM::Worker_TP0", "VLLM::Worker_TP1"], 2, 1),
+        (["VLLM::Worker_PP0", "VLLM::Worker_PP1"], 1, 2),
+        (["VLLM::EngineCore_DP0", "VLLM::EngineCore_DP1"], 1, 1),
+        (["VLLM::Worker_DP0_TP0", "VLLM::Worker_DP0_TP1", "VLLM::Worker_DP1_TP0", "VLLM::Worker_DP1_TP1"], 2, 1),
+        (["sglang::scheduler_DP0_TP0", "sglang::scheduler_DP1_TP1"], 2, 1),  # data-parallel attention
+        (["sglang::scheduler_PP0_TP0", "sglang::scheduler_PP0_TP1", "sglang::scheduler_PP1_TP0",
+          "sglang::scheduler_PP1_TP1"], 2, 2),
+        (["VLLM::EngineCore"], 1, 1),
+    ],
+)  # fmt: skip
+def test_parallel_sizes_are_counted_from_the_titles_of_the_processes_on_the_gpus(
+    node: FakeProc, titles: list[str], tensor: int, pipeline: int
+) -> None:
+    node.add(100, 1, ["vllm", "serve", "m"], listens=[("127.0.0.1", 8000)])
+    for index, title in enumerate(titles):
+        node.add(110 + index, 100, [title])
+    cards = [card(index, 110 + index) for index in range(len(titles))]
+    sizes = assign(node, cards, endpoint("a", 8000)).parallel_sizes["a"]
+    assert (sizes.tensor, sizes.pipeline) == (tensor, pipeline)
+
+
+@pytest.mark.parametrize("titles", [["python3", "python3"], ["VLLM::Worker_TP0", "VLLM::EngineCore"]])
+def test_parallel_sizes_that_the_titles_do_not_tell_are_unknown(node: FakeProc, titles: list[str]) -> None:
+    node.add(100, 1, ["vllm", "serve", "m"], listens=[("127.0.0.1", 8000)])
+    for index, title in enumerate(titles):
+        node.add(110 + index, 100, [title])
+    cards = [card(index, 110 + index) for index in range(len(titles))]
+    assert assign(node, cards, endpoint("a", 8000)).parallel_sizes == {}
+
+
 def test_api_servers_whose_parent_let_the_socket_go_still_meet_the_engine_in_the_parent(node: FakeProc) -> None:
     node.add(100, 1, ["vllm", "serve", "m"])
     shared = node.add(101, 100, ["VLLM::APIServer_0"], listens=[("0.0.0.0", 8000)])

@@ -138,3 +138,22 @@ def test_an_answer_that_names_another_model_than_the_page_is_another_servers(slo
     state = polled(make_poller(engine, clock), clock, 2)
     assert engine.asked == 1
     assert (state.reading.version, state.labels[2]) == (version, "tiny-llama")
+
+
+@pytest.mark.parametrize(
+    ("answer", "sizes"),
+    [
+        (b'{"version": "0.5.23", "tp_size": 4, "pp_size": 2}', (4, 2)),
+        (b'{"version": "0.4.6", "tp_size": 8}', (8, 1)),
+        (b'{"version": "0.5.23"}', None),
+        (b'{"version": "0.5.23", "tp_size": "4", "pp_size": 1}', None),
+        (b'{"version": "0.5.23", "tp_size": 4, "pp_size": 0}', None),
+        (b'{"version": "0.5.23", "tp_size": true, "pp_size": 1}', None),
+        (b'{"version": "0.5.23", "tp_size": 1e300, "pp_size": 1}', None),
+    ],
+)
+def test_sglang_tells_its_parallel_sizes_and_what_is_no_count_is_unknown(slow, answer, sizes):
+    engine, clock = slow(page("sglang-0.5.23-real-cpu-load"), answer), Clock()
+    engine.go.set()
+    found = polled(make_poller(engine, clock), clock, 2).reading.parallel_sizes
+    assert sizes == (None if found is None else (found.tensor, found.pipeline))
