@@ -75,6 +75,8 @@ LABELS: dict[str, Text] = {
     "event": Text("Event", "事件"),
     "gpus": Text("GPUs", "卡数"),
     "ranks": Text("Data-parallel ranks", "数据并行 rank 数"),
+    "tensor": Text("Tensor parallel", "张量并行"),
+    "pipeline": Text("Pipeline parallel", "流水线并行"),
 }
 
 
