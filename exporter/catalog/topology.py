@@ -77,8 +77,8 @@ TOPOLOGY = (
         "parallel_layout",
         _layout,
         "GPUs of the replica on this node, its data-parallel ranks, and its sizes of tensor and pipeline "
-        "parallelism: as SGLang tells them, else by the titles of the processes on the GPUs, and empty where neither does. With "
-        "data-parallel attention the ranks share the GPUs of one tensor-parallel group.",
+        "parallelism: as SGLang tells them, else by the titles of the processes on the GPUs, and empty where neither "
+        "does. With data-parallel attention the ranks share the GPUs of one tensor-parallel group.",
         "gpus",
         "ranks",
         "tensor",
