@@ -57,13 +57,17 @@ def _failing() -> Alert:
             "{{ $labels.instance }} 的 {{ $labels.source }} 失败",
         ),
         description=Text(
-            "The receiver has accepted nothing for 5 minutes. What it misses waits in memory for an hour at most.",
-            "接收端已有 5 分钟未接受任何数据。未送达的数据在内存中最多保留一小时。",
+            "The receiver has accepted nothing for 5 minutes. Samples that it refuses (4xx except 429; over OTLP 500 too) "
+            "are lost at once; otherwise they wait in memory, within queue.max_age and queue.max_bytes.",
+            "接收端已有 5 分钟未接受任何数据。被其拒绝的样本（429 以外的 4xx；OTLP 还包括 500）立即丢失；其余情况下在内存中等待，以 "
+            "queue.max_age 与 queue.max_bytes 为限。",
         ),
         action=Text(
-            "Read the reason in shardwatch_source_down_info: http_4xx: URL, tenant or credentials; http_5xx, refused, "
-            "timeout: the receiver or the network.",
-            "在 shardwatch_source_down_info 中查看原因：http_4xx：URL、租户或凭据；http_5xx、refused、timeout：接收端或网络。",
+            "Read the reason in shardwatch_source_down_info: http_4xx: URL, tenant or credentials; tls_unknown_ca, "
+            "tls_name: tls.ca_file, tls.server_name; http_5xx, refused (the connection), timeout: the receiver or the "
+            "network.",
+            "在 shardwatch_source_down_info 中查看原因：http_4xx：URL、租户或凭据；tls_unknown_ca、tls_name：tls.ca_file、"
+            "tls.server_name；http_5xx、refused（连接被拒绝）、timeout：接收端或网络。",
         ),
     )
 
@@ -86,8 +90,8 @@ def _dropped() -> Alert:
         ),
         action=Text(
             "refused: read the receiver's log (limits, out-of-order samples, credentials). queue_full, too_old: it was "
-            "away for longer than queue.max_bytes or queue.max_age cover.",
+            "away for longer than queue.max_bytes or queue.max_age cover. internal: report it with the daemon's log.",
             "refused：查看接收端日志（限额、乱序样本、凭据）。queue_full、too_old：其不可用时间超出 queue.max_bytes 或 "
-            "queue.max_age。",
+            "queue.max_age。internal：附守护进程日志上报。",
         ),
     )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from exporter import __version__
 from exporter.catalog.spec import DAEMON, PUSH, SOURCE, Metric, ReadSamples, Sample, SeriesSet, Unit
 from exporter.model import Snapshot, SourceStatus
-from exporter.model.push import PushState
+from exporter.model.push import DROP_REASONS, PushState
 
 
 def _source(value: Callable[[SourceStatus], float | None], *, cards: bool = True) -> ReadSamples:
@@ -215,8 +215,8 @@ def _push(value: Callable[[PushState], float]) -> ReadSamples:
 
 def _push_dropped(snapshot: Snapshot) -> Iterator[Sample]:
     for push in snapshot.pushes:
-        for reason, count in push.dropped.items():
-            yield (push.target, reason), float(count)
+        for reason in DROP_REASONS:  # from 0 on, or increase() would not see the first loss
+            yield (push.target, reason), float(push.dropped.get(reason, 0))
 
 
 PUSHES = (
@@ -229,7 +229,7 @@ PUSHES = (
         "push_samples_dropped",
         _push_dropped,
         "Samples that were never accepted: waited until the queue was full (queue_full) or they were too old "
-        "(too_old), or refused by the receiver (refused).",
+        "(too_old), refused by the receiver (refused), or lost by an error of the daemon's own (internal).",
         "reason",
     ),
     PUSH.counter("push_sent", _push(lambda push: push.sent_bytes), "Bytes of requests sent.", unit=Unit.BYTES),

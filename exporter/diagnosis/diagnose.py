@@ -47,11 +47,28 @@ _SOURCE_STEPS = {  # by kind of source
         "找到卡在内核中的进程：ps -eo pid,stat,wchan,args（状态 D）。",
     ),
 }
-_PUSH_STEP = Text(
-    "http_4xx: correct URL, tenant or credentials under push. Else see whether the receiver runs and is reached: "
-    "curl its URL from this node.",
-    "http_4xx：更正 push 下的 URL、租户或凭据。否则检查接收端是否运行、能否连通：在本节点 curl 其 URL。",
-)
+_PUSH_STEPS = {  # by the beginning of the reason; the first that fits
+    "http_429": Text(
+        "Raise the receiver's rate limit, or push[].interval.", "提高接收端的速率限制，或增大 push[].interval。"
+    ),
+    "http_4": Text(
+        "Correct URL, tenant or credentials under push: what is refused is lost at once.",
+        "更正 push 下的 URL、租户或凭据：被拒绝的样本立即丢失。",
+    ),
+    "tls_unknown_ca": Text(
+        "Name the authority of the receiver's certificate in push[].tls.ca_file.",
+        "在 push[].tls.ca_file 中指定接收端证书的 CA。",
+    ),
+    "tls_name": Text(
+        "Set push[].tls.server_name to a name that the receiver's certificate has.",
+        "将 push[].tls.server_name 设为接收端证书中的名称。",
+    ),
+    "tls_expired": Text("Renew the receiver's certificate.", "更新接收端的证书。"),
+    "": Text(
+        "See whether the receiver runs and is reached: curl its URL from this node.",
+        "检查接收端是否运行、能否连通：在本节点 curl 其 URL。",
+    ),
+}
 # Which findings explain which; the first that applies to the same replica (or GPU) takes the cause.
 _GPU_DEAD = (
     "GpuLost",
@@ -245,25 +262,28 @@ def _pushes(snapshot: Snapshot) -> Iterator[Finding]:
         lasted = max(0.0, snapshot.unix_time - push.failing_since)
         english, chinese = (f"{lasted:.0f} s", f"{lasted:.0f} 秒") if lasted < 120 else _minutes(lasted)
         lost = sum(push.dropped.values())
-        waits = push.queue_bytes / 1e6
+        waits = _size(push.queue_bytes)
         yield Finding(
             id="PushFailing",
             severity=Severity.WARNING,
             subject=Subject(SubjectKind.SOURCE, status.source, status.source),
             summary=Text(
-                f"Pushing to {push.target} has failed for {english} ({status.reason}); {waits:.1f} MB wait, "
+                f"Pushing to {push.target} has failed for {english} ({status.reason}); {waits} wait, "
                 f"{lost} samples dropped",
-                f"向 {push.target} 推送已失败 {chinese}（{status.reason}）；{waits:.1f} MB 等待发送，"
-                f"已丢弃 {lost} 个样本",
+                f"向 {push.target} 推送已失败 {chinese}（{status.reason}）；{waits} 等待发送，已丢弃 {lost} 个样本",
             ),
             evidence=(
                 Evidence("reason", status.reason),
                 Evidence("queue_age", push.queue_age, "seconds"),
                 Evidence("samples_dropped", float(lost)),
             ),
-            actions=(_PUSH_STEP,),
+            actions=(next(step for reason, step in _PUSH_STEPS.items() if status.reason.startswith(reason)),),
         )
 
 
 def _minutes(seconds: float) -> tuple[str, str]:
     return f"{seconds / 60:.0f} min", f"{seconds / 60:.0f} 分钟"
+
+
+def _size(size: float) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from typing import Literal, get_args
 
 from msgspec import Struct
 
 from exporter.model.source import EMPTY
+
+DropReason = Literal["internal", "queue_full", "refused", "too_old"]
+DROP_REASONS: tuple[DropReason, ...] = get_args(DropReason)
 
 
 class PushVerdict(Enum):
@@ -36,7 +40,7 @@ class PushState(Struct, frozen=True, kw_only=True):
     target: str
     samples: int = 0  # accepted
     sent_bytes: int = 0  # of bodies, accepted or not
-    dropped: Mapping[str, int] = EMPTY  # reason → samples
+    dropped: Mapping[DropReason, int] = EMPTY  # samples
     queue_bytes: int = 0
     queue_age: float = 0.0  # seconds of the oldest edition that waits
     failing_since: float | None = None  # Unix time

@@ -6,6 +6,8 @@ from collections import Counter, deque
 
 from msgspec import Struct
 
+from exporter.model.push import DropReason
+
 
 class Batch(Struct, frozen=True, kw_only=True):
     """One edition as a request's body; ``at``: when it was read, monotonic seconds."""
@@ -22,7 +24,7 @@ class PushQueue:
         self._max_bytes, self._max_age = max_bytes, max_age
         self._batches: deque[Batch] = deque()
         self.bytes = 0
-        self.dropped: Counter[str] = Counter()  # reason → samples
+        self.dropped: Counter[DropReason] = Counter()  # samples
 
     def put(self, batch: Batch) -> None:
         """Append a batch; drop the oldest ones that no longer fit beside it."""
@@ -55,6 +57,6 @@ class PushQueue:
         self.bytes -= len(batch.body)
         return batch
 
-    def drop(self, reason: str) -> None:
+    def drop(self, reason: DropReason) -> None:
         """Remove the oldest batch and count its samples as lost."""
         self.dropped[reason] += self.pop().samples

@@ -204,14 +204,16 @@ class PushTarget:
         if refused:
             self._queue.dropped["refused"] += refused
         self._attempts, self._retry_at, self._failing_since = 0, 0.0, None
-        self._health.succeeded(self._clock() - started)
+        if not self._stopping:  # its successor may have the same name in the log
+            self._health.succeeded(self._clock() - started)
 
     def _failed(self, error: EndpointError, started: float, delay: float) -> None:
         self._attempts += 1
         self._retry_at = self._clock() + delay
         if self._failing_since is None:
             self._failing_since = self._unix_now()
-        self._health.failed(error, started)
+        if not self._stopping:
+            self._health.failed(error, started)
 
 
 def _backoff(attempts: int, jitter: float) -> float:

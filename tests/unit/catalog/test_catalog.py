@@ -7,6 +7,8 @@ import pathlib
 from exporter.catalog import CATALOG
 from exporter.catalog.reference import names, reference
 from exporter.catalog.spec import SeriesSet
+from exporter.model.push import PushState
+from tests.support import builders
 
 EXPORTER = pathlib.Path(__file__).parents[3] / "exporter"
 
@@ -52,3 +54,12 @@ def test_health_is_always_in_the_common_set():
         "gpu_replica_info",
     }
     assert health <= {metric.name for metric in CATALOG if metric.series is SeriesSet.COMMON}
+
+
+def test_samples_dropped_are_exported_for_every_reason_from_zero_on():
+    snapshot = builders.snapshot(pushes=(PushState(target="central", dropped={"refused": 25}),))
+    (metric,) = (metric for metric in CATALOG if metric.name == "shardwatch_push_samples_dropped_total")
+    assert dict(metric.read(snapshot)) == {
+        ("central", "internal"): 0.0, ("central", "queue_full"): 0.0, ("central", "refused"): 25.0,
+        ("central", "too_old"): 0.0,
+    }  # fmt: skip

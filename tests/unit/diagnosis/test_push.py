@@ -10,8 +10,8 @@ from exporter.model.push import PushState
 from tests.support import builders
 
 
-def snapshot(*, up=False, since=1.7e9 - 720, **state):
-    status = SourceStatus(source="push:central", up=up, reason="" if up else "http_503")
+def snapshot(*, up=False, reason="http_503", since=1.7e9 - 720, **state):
+    status = SourceStatus(source="push:central", up=up, reason="" if up else reason)
     push = PushState(target="central", failing_since=since, **state)
     return builders.snapshot(sources=(status,), pushes=(push,))
 
@@ -31,6 +31,30 @@ def test_it_says_since_when_why_and_what_is_lost():
 def test_what_has_just_begun_is_told_in_seconds():
     (found,) = _pushes(snapshot(since=1.7e9 - 36))
     assert found.summary.en.startswith("Pushing to central has failed for 36 s (http_503)")
+
+
+def test_little_that_waits_is_told_in_kilobytes():
+    (found,) = _pushes(snapshot(queue_bytes=20_400))
+    assert "20 kB wait" in found.summary.en
+    assert "20 kB 等待发送" in found.summary.zh
+
+
+@pytest.mark.parametrize(
+    ("reason", "step"),
+    [
+        ("http_401", "credentials under push"),
+        ("http_429", "rate limit"),
+        ("http_503", "curl its URL"),
+        ("tls_unknown_ca", "push[].tls.ca_file"),
+        ("tls_name", "push[].tls.server_name"),
+        ("tls_expired", "Renew"),
+        ("tls", "curl its URL"),
+        ("refused", "curl its URL"),
+    ],
+)
+def test_what_to_do_follows_from_the_reason(reason, step):
+    (found,) = _pushes(snapshot(reason=reason))
+    assert step in found.actions[0].en
 
 
 @pytest.mark.parametrize("state", [{"up": True}, {"since": None}])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from msgspec.structs import replace
 
@@ -230,6 +232,21 @@ def test_a_clean_stop_does_not_insist():
     tried = len(node.poster.tried)
     node.target.end()
     assert len(node.poster.tried) == tried + 1
+
+
+def test_an_ended_receiver_logs_no_state(caplog):
+    node = Node()
+    caplog.set_level(logging.INFO, "exporter.runtime.push.target")
+    node.live(15)
+    assert len(caplog.records) == 1, "up"
+    caplog.clear()
+    node.target.stop()
+    node.poster.answers(EndpointError("closed", "this client is closed"))
+    node.target.end()
+    node.poster.answers(answered(204))
+    node.target.end()
+    assert node.poster.tried[-1][1].endswith("end")
+    assert [record.getMessage() for record in caplog.records] == []
 
 
 def test_a_mistake_of_ours_loses_one_edition_and_not_the_thread():
