@@ -74,7 +74,7 @@ NOT_RUN = {
     "kubectl create": "a cluster",
     "kubectl label": "a cluster",
     "kubectl apply": "a cluster; tests/contract/test_kubernetes.py renders the folders",
-    "cd compose/kubernetes/base && kustomize": "a registry",
+    "(cd compose/kubernetes/base && kustomize": "a registry",
     "docker build": "Docker; tests/contract/test_image.py runs the steps",
     "docker compose": "Docker; tests/contract/test_compose.py judges every env file",
     "SHARDWATCH_SCENARIO=heat docker compose": "Docker",

@@ -7,16 +7,19 @@ import functools
 import gzip
 import json
 import re
+import shlex
 import subprocess
 
 import jsonschema
 import pytest
 import yaml
 
-from alerts.render import RESOURCES
+from alerts.registry import groups
+from alerts.render import RESOURCES, files
 from alerts.tuning import Tuning
 from exporter import __version__
 from exporter.config.settings import parse
+from exporter.model.text import Language
 from tests.support import stack_files
 from tests.support.manifests import MOST_ANNOTATION, VERSIONS, validated
 from tests.support.tools import tool
@@ -172,10 +175,32 @@ def test_helms_own_check_finds_nothing():
         ({"alerts": {"language": "de"}}, "alerts/language"),
         ({"scrape": {"interval": "15"}}, "scrape/interval"),
         ({"priorityClass": {"value": 2_000_000_000}}, "priorityClass/value"),
+        ({"image": {"tag": 1.5}}, "image/tag"),
+        ({"image": {"digest": "sha256:12"}}, "image/digest"),
+        ({"fullnameOverride": "1gpu"}, "fullnameOverride"),
+        ({"fullnameOverride": "gpu.east"}, "fullnameOverride"),
+        ({"alerts": {"dashboardUrl": "grafana.example.org"}}, "alerts/dashboardUrl"),
+        ({"alerts": {"runbookUrl": "https://wiki.example.org/a b"}}, "alerts/runbookUrl"),
+        ({"networkPolicy": {"enabled": True, "from": []}}, "networkPolicy/from"),
+        ({"config": {"listen": "0.0.0.0:9999"}}, "config.listen: 0.0.0.0:9999"),
+        ({"config": {"listen": "127.0.0.1:9853"}}, "config.listen: 127.0.0.1:9853"),
+        ({"config": {"web_config_file": "/etc/web.yml"}}, "web.secretName"),
+        ({"scrape": {"by": "PodMonitor", "interval": "500ms", "timeout": "1s"}}, "scrape.timeout: 1s is longer"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(values, said):
     assert said in refusal(values)
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:9853", "[::]:9853", "10.0.0.1:9853"])
+def test_the_port_of_the_probes_may_be_named(listen):
+    assert listen in one(rendered({"config": {"listen": listen}}), "ConfigMap")["data"]["shardwatch.yaml"]
+
+
+def test_a_release_whose_name_no_service_may_have_is_refused():
+    run = helm("template", "1", str(CHART), values={})
+    assert run.returncode != 0 and "fullnameOverride" in run.stderr
+    assert helm("template", "1", str(CHART), values={"fullnameOverride": "gpu"}).returncode == 0
 
 
 def test_the_schema_knows_every_value():
@@ -263,6 +288,60 @@ def test_a_changed_configuration_restarts_the_pods():
     assert checksum({}) == checksum({"image": {"tag": "2"}}) != checksum({"config": {"gpu": {"enabled": False}}})
 
 
+@pytest.mark.parametrize("page", ["docs/deployment.md", "docs/zh/deployment.md"])
+def test_the_command_of_the_documentation_is_accepted(page):
+    (command,) = re.findall(r"^helm install (.+)", (stack_files.ROOT / page).read_text(), re.MULTILINE)
+    run = helm("template", *shlex.split(command), cwd=stack_files.ROOT)
+    assert run.returncode == 0, run.stderr
+    assert "image: registry.example/shardwatch:1\n" in run.stdout
+
+
+@pytest.mark.parametrize(
+    "image, named",
+    [
+        ({"tag": 20261125}, "r/s:20261125"),
+        ({"tag": "1.10"}, "r/s:1.10"),
+        ({"tag": "1", "digest": "sha256:" + 64 * "a"}, "r/s@sha256:" + 64 * "a"),
+    ],
+)
+def test_an_image_is_named_by_tag_or_by_digest(image, named):
+    (container,) = pod(rendered({"image": {"repository": "r/s", **image}}))["containers"]
+    assert container["image"] == named
+
+
+def test_labels_and_annotations_of_the_user_replace_those_of_the_chart_but_never_the_selector():
+    own = {
+        "app.kubernetes.io/name": "mine",
+        "app.kubernetes.io/instance": "mine",
+        "app.kubernetes.io/version": "mine",
+    }
+    values = {"commonLabels": own, "podLabels": own, "podAnnotations": {"prometheus.io/port": "1"}}
+    run = helm("template", "shardwatch", str(CHART), values=values)
+    for text in run.stdout.split("\n---\n"):
+        keys = re.findall(r"^ +app.kubernetes.io/version:.*$", text, re.MULTILINE)
+        assert len({len(key) - len(key.lstrip()) for key in keys}) == len(keys), "a key twice in one object"
+    daemon = one(rendered(values), "DaemonSet")
+    selected = daemon["spec"]["selector"]["matchLabels"]
+    assert selected == one(rendered({}), "DaemonSet")["spec"]["selector"]["matchLabels"]
+    for metadata in (daemon["metadata"], daemon["spec"]["template"]["metadata"]):
+        assert selected.items() <= metadata["labels"].items()
+        assert metadata["labels"]["app.kubernetes.io/version"] == "mine"
+    annotations = daemon["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["prometheus.io/port"] == "1" and run.stdout.count("prometheus.io/port:") == 1
+
+
+def test_what_helm_test_starts_is_admitted_by_the_network_policy():
+    values = {"networkPolicy": {"enabled": True}}
+    run = helm("template", "mine", str(CHART), "--show-only", "templates/tests/answers.yaml", values=values)
+    tested = yaml.safe_load(run.stdout)
+    (rule,) = one(rendered(values, release="mine"), "NetworkPolicy")["spec"]["ingress"]
+    of_this_namespace = [
+        peer["podSelector"]["matchLabels"] for peer in rule["from"] if "namespaceSelector" not in peer
+    ]
+    assert any(labels.items() <= tested["metadata"]["labels"].items() for labels in of_this_namespace)
+    assert all("app.kubernetes.io/instance" in labels for labels in of_this_namespace)
+
+
 def test_only_prometheus_reaches_the_endpoint_under_the_network_policy():
     made = rendered({"networkPolicy": {"enabled": True}})
     spec = one(made, "NetworkPolicy")["spec"]
@@ -290,6 +369,18 @@ def test_alerts_about_prometheus_come_only_if_they_are_asked_for():
     assert sorted(group["name"] for m in brought for group in m["spec"]["groups"]) == sorted(wanted)
     names = [m["metadata"]["name"] for m in rendered(OPERATOR) if m["kind"] == "PrometheusRule"]
     assert sorted(names) == ["shardwatch", "shardwatch-serving"]
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("runbook", ["https://wiki.example.org/runbook.md", "https://wiki.example.org/gpus"])
+def test_links_of_alerts_are_those_that_the_generator_writes(language, runbook):
+    links = {"dashboardUrl": "https://grafana.example.org/sub/", "runbookUrl": runbook}
+    made = rendered({"alerts": {"enabled": True, "monitoring": True, "language": language, **links}})
+    brought = {m["metadata"]["name"]: m["spec"] for m in made if m["kind"] == "PrometheusRule"}
+    tuning = Tuning(dashboards="https://grafana.example.org/sub", runbook=runbook)
+    written = files(groups(tuning), tuning, Language(language))
+    resources = [yaml.load(written[name], Loader=LOADER) for name in RESOURCES]
+    assert brought == {m["metadata"]["name"]: m["spec"] for m in resources}
 
 
 @pytest.mark.parametrize("page", ["docs/deployment.md", "docs/zh/deployment.md"])
@@ -380,4 +471,9 @@ def test_the_notes_say_what_the_values_leave_to_do():
     assert "pod-security.kubernetes.io/enforce=privileged" in notes({})
     assert "pod-security" not in notes({"access": "none"})
     assert 'job="shardwatch"' in notes({}) and 'job="shardwatch"' not in notes(OPERATOR)
+    grafana = {"dashboardUrl": "https://grafana.example.org"}
+    assert "alerts.dashboardUrl" in notes(OPERATOR) and "alerts.dashboardUrl" not in notes({})
+    assert "alerts.dashboardUrl" not in notes({"alerts": {"enabled": True, **grafana}})
+    https = {"scrape": {"by": "PodMonitor"}, "web": {"secretName": "web"}}
+    assert "scrape.tlsConfig" in notes(https) and "scrape.tlsConfig" not in notes(OPERATOR)
     assert "ShardwatchAbsent" in notes({"scrape": {"by": "none"}, "alerts": {"enabled": True}})

@@ -1,6 +1,10 @@
 {{- define "shardwatch.fullname" -}}
 {{- $default := ternary .Release.Name (printf "%s-shardwatch" .Release.Name) (contains "shardwatch" .Release.Name) -}}
-{{- .Values.fullnameOverride | default $default | trunc 52 | trimSuffix "-" -}}
+{{- $name := .Values.fullnameOverride | default $default | trunc 52 | trimSuffix "-" -}}
+{{- if not (regexMatch "^[a-z][-a-z0-9]*$" $name) -}}
+{{- fail (printf "fullnameOverride: no Service may be named %s: set a name of a-z, 0-9 and -, beginning with a letter" $name) -}}
+{{- end -}}
+{{- $name -}}
 {{- end }}
 
 {{- define "shardwatch.selector" -}}
@@ -8,14 +12,25 @@ app.kubernetes.io/name: shardwatch
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{/* Labels of the user replace those of the chart, except those that select. */}}
 {{- define "shardwatch.labels" -}}
-{{ include "shardwatch.selector" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
+{{- $chart := printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" -}}
+{{- $own := dict "app.kubernetes.io/version" .Chart.AppVersion "app.kubernetes.io/managed-by" .Release.Service "helm.sh/chart" $chart -}}
+{{- toYaml (merge (include "shardwatch.selector" . | fromYaml) (deepCopy (.Values.commonLabels | default dict)) $own) -}}
 {{- end }}
+
+{{- define "shardwatch.podLabels" -}}
+{{- toYaml (merge (include "shardwatch.selector" . | fromYaml) (deepCopy (.Values.podLabels | default dict))) -}}
+{{- end }}
+
+{{- define "shardwatch.podAnnotations" -}}
+{{- $own := dict "checksum/config" (include "shardwatch.config" . | sha256sum) -}}
+{{- $_ := set $own "prometheus.io/scrape" (eq .Values.scrape.by "annotations" | toString) -}}
+{{- $_ := set $own "prometheus.io/port" "9853" -}}
+{{- if eq (include "shardwatch.scheme" .) "https" -}}
+{{- $_ := set $own "prometheus.io/scheme" "https" -}}
+{{- end -}}
+{{- toYaml (merge (deepCopy (.Values.podAnnotations | default dict)) $own) -}}
 {{- end }}
 
 {{- define "shardwatch.serviceAccount" -}}
@@ -31,7 +46,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
 {{- define "shardwatch.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- $tag := .Values.image.tag | default .Chart.AppVersion -}}
+{{- if not (kindIs "string" $tag) -}}
+{{- $tag = $tag | int64 | toString -}}
+{{- end -}}
+{{ .Values.image.repository }}{{ with .Values.image.digest }}@{{ . }}{{ else }}:{{ $tag }}{{ end }}
+{{- end }}
+
+{{- define "shardwatch.testLabels" -}}
+app.kubernetes.io/name: shardwatch-test
+app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{- define "shardwatch.scheme" -}}
@@ -40,6 +64,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{- define "shardwatch.config" -}}
 {{- $config := deepCopy .Values.config -}}
+{{- with $config.listen -}}
+{{- if or (not (hasSuffix ":9853" .)) (regexMatch "^(127[.]|localhost:|\\[::1\\])" .) -}}
+{{- fail (printf "config.listen: %s: probes, Service and monitor reach port 9853 of the pod's address: remove it" .) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $config.web_config_file (not .Values.web.secretName) -}}
+{{- fail "config.web_config_file: set web.secretName instead: it also sets the volume, the probes and the monitor" -}}
+{{- end -}}
 {{- if .Values.web.secretName -}}
 {{- $config = merge $config (dict "web_config_file" "/etc/shardwatch-web/web.yml" "unauthenticated_health" true) -}}
 {{- end -}}
@@ -77,6 +109,10 @@ httpGet: {path: {{ .path }}, port: metrics{{ if eq .scheme "https" }}, scheme: H
 
 {{/* What is scraped: an endpoint of a ServiceMonitor or of a PodMonitor. */}}
 {{- define "shardwatch.endpoint" -}}
+{{- $start := toDate "2006-01-02" "2000-01-01" -}}
+{{- if (mustDateModify .Values.scrape.interval $start).Before (mustDateModify .Values.scrape.timeout $start) -}}
+{{- fail (printf "scrape.timeout: %s is longer than scrape.interval, %s" .Values.scrape.timeout .Values.scrape.interval) -}}
+{{- end -}}
 port: metrics
 interval: {{ .Values.scrape.interval }}
 scrapeTimeout: {{ .Values.scrape.timeout }}
