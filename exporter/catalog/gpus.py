@@ -21,7 +21,7 @@ def _info(snapshot: Snapshot) -> Iterator[Sample]:
 def _modes(snapshot: Snapshot) -> Iterator[Sample]:
     for card in snapshot.cards:
         modes = card.facts.modes
-        if modes != GpuModes():
+        if card.reading is not None and modes != GpuModes():  # else the driver may have been replaced since
             yield (*card.labels, modes.persistence, modes.compute, modes.gsp_firmware), 1.0
 
 

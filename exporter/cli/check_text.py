@@ -82,12 +82,13 @@ def _cells(answer: Answer, language: Language, unix_now: float) -> list[str]:
     count = len(node.replicas)
     engines = sorted({printable(f"{replica.engine} {replica.version}").strip() for replica in node.replicas})
     up, driver = sum(gpu.up for gpu in node.gpus), node.driver.get("driver_version")
+    released = Text(" released", "已释放") if node.verdict.reason == "released" else Text("", "")
     age = answer.problem or Text("data {} old", "数据 {}前").in_(language).format(
         duration(max(0.0, unix_now - node.time), language)
     )
     return [
         f"{answer.url} ({printable(node.node)})" if node.node else answer.url,
-        Text(f"{up}/{len(node.gpus)} GPUs", f"{up}/{len(node.gpus)} 张 GPU").in_(language)
+        (Text(f"{up}/{len(node.gpus)} GPUs", f"{up}/{len(node.gpus)} 张 GPU") + released).in_(language)
         + (f" {models[0]}" if len(models) == 1 else ""),
         printable(Text(f"driver {driver}", f"驱动 {driver}").in_(language)) if driver else "",
         Text(f"{count} replica{'' if count == 1 else 's'}", f"{count} 个副本").in_(language)

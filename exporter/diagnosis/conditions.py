@@ -334,12 +334,13 @@ NO_ALERT: Mapping[str, str] = {
     "SourceDown": "discovery, the kernel log or the driver's events cannot be read: what is lost by that has alerts",
 }
 NO_ALERT_HOLD = 30.0
+_NO_ALERT_HOLDS = {"GpusRemoved": 0.0}  # seen for as long as it takes until the driver's count is the truth
 
 
 def hold(name: str) -> float:
     """Return for how many seconds a condition must be seen until it is a finding."""
     known = CONDITIONS.get(name)
-    return known.hold if known is not None else NO_ALERT_HOLD
+    return known.hold if known is not None else _NO_ALERT_HOLDS.get(name, NO_ALERT_HOLD)
 
 
 def linger(name: str) -> float:

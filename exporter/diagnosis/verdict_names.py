@@ -19,5 +19,6 @@ VERDICT_REASONS = {
     "no_progress": Text("no progress", "没有进展"),
     "certificate": Text("certificate about to expire", "证书即将到期"),
     "down": Text("down", "已停止"),
+    "released": Text("released (SIGUSR1)", "已释放（SIGUSR1）"),
     "no_data": Text("no data", "没有数据"),
 }

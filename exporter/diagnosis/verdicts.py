@@ -12,6 +12,7 @@ from exporter.model.text import Text
 from exporter.model.xid_catalog import Class, describe
 
 NO_PROGRESS = "no_progress"  # the reason of a replica that has requests and does nothing
+RELEASED = "released"  # the reason of what nobody can know, because the GPUs are given away on purpose
 _NO_PAST = Past()
 _SERVE = Verdict(VerdictState.SERVE)
 # What a failed poll proves: nobody listens.  A timeout proves nothing, since a saturated engine answers late.
@@ -142,6 +143,9 @@ def _node(snapshot: Snapshot, replicas: dict[str, Verdict], gpus: dict[str, Verd
     if replicas and all(found.state is VerdictState.EJECT for found in replicas.values()):
         detail = Text("no replica of this node can serve", "本节点没有可服务的副本")
         return Verdict(VerdictState.EJECT, NO_REPLICA_SERVES, detail)
+    if snapshot.cards and all(card.status.reason == RELEASED for card in snapshot.cards):
+        detail = Text("the GPUs are released (SIGUSR1)", "GPU 已释放（SIGUSR1）")
+        return Verdict(VerdictState.UNKNOWN, RELEASED, detail)
     known = [found for found in (*replicas.values(), *gpus.values()) if found.state is not VerdictState.UNKNOWN]
     if not known or (snapshot.cards and all(found.state is VerdictState.UNKNOWN for found in gpus.values())):
         detail = Text("nothing on this node could be read", "本节点的数据均无法读取")

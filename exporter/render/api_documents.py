@@ -111,13 +111,14 @@ def _software(snapshot: Snapshot) -> dict[str, tuple[str, ...]]:
 def _modes(snapshot: Snapshot, card: CardState) -> dict[str, str]:
     """Return the modes of a GPU that are known."""
     modes, reading = card.facts.modes, card.reading
+    if reading is None:  # of a GPU that stopped answering nobody knows them any more
+        return {}
     found = {"persistence_mode": modes.persistence, "compute_mode": modes.compute}
-    if reading is not None:  # of a GPU that stopped answering nobody knows these any more
-        for name, active in (
-            ("ecc_mode", reading.signals.get(Signal.ECC_MODE)),
-            ("mps", snapshot.software.mps.get(card.facts.uuid)),
-        ):
-            found[name] = "" if active is None else "enabled" if active else "disabled"
+    for name, active in (
+        ("ecc_mode", reading.signals.get(Signal.ECC_MODE)),
+        ("mps", snapshot.software.mps.get(card.facts.uuid)),
+    ):
+        found[name] = "" if active is None else "enabled" if active else "disabled"
     return {name: mode for name, mode in found.items() if mode}
 
 
@@ -187,7 +188,7 @@ def _gpu(snapshot: Snapshot, card: CardState, language: Language) -> GpuDocument
         pci_bus_id=facts.pci_bus_id,
         mig_parent=facts.instance.parent if facts.instance is not None else "",
         modes=_modes(snapshot, card),
-        gsp_firmware_version=facts.modes.gsp_firmware,
+        gsp_firmware_version=facts.modes.gsp_firmware if reading is not None else "",
         replicas=tuple(owners),
         owners=tuple(_owner(held) for held in snapshot.owners if held.uuid == facts.uuid),
         xids=tuple(

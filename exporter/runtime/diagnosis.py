@@ -21,9 +21,9 @@ from exporter.derive.delta import levels
 from exporter.diagnosis.conditions import hold, linger
 from exporter.diagnosis.diagnose import arrange, find
 from exporter.diagnosis.history import DiagnosisHistory
-from exporter.diagnosis.verdicts import NO_PROGRESS, verdicts
+from exporter.diagnosis.verdicts import NO_PROGRESS, RELEASED, verdicts
 from exporter.model import Quantity, ReplicaState, Snapshot
-from exporter.model.finding import Finding, Verdict, Verdicts, VerdictState
+from exporter.model.finding import Finding, SubjectKind, Verdict, Verdicts, VerdictState
 
 # Seconds that a verdict must hold until it is shown.
 VERDICT_HOLD = {VerdictState.SERVE: 10.0, VerdictState.DRAIN: 5.0, VerdictState.EJECT: 5.0, VerdictState.UNKNOWN: 0.0}
@@ -62,6 +62,7 @@ class Diagnosis:
         self._replicas: dict[str, _Pending] = {}
         self._gpus: dict[str, _Pending] = {}
         self._node: dict[str, _Pending] = {}
+        self._removed: frozenset[str] = frozenset()
 
     def judge(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with its findings and verdicts."""
@@ -76,7 +77,12 @@ class Diagnosis:
                 self._held[finding.key] = _Held(now, snapshot.unix_time, now, finding)
             else:
                 held.seen, held.finding = now, finding
-        self._held = {key: held for key, held in self._held.items() if now - held.seen <= linger(key[0])}
+        gone = _given_away(snapshot)
+        self._held = {
+            key: held
+            for key, held in self._held.items()
+            if held.seen == now or (now - held.seen <= linger(key[0]) and not _is_about(held.finding, gone))
+        }
         shown = [
             replace(held.finding, since=held.since_unix)
             for held in self._held.values()
@@ -87,6 +93,10 @@ class Diagnosis:
         replicas = _hold(self._replicas, raw.replicas, now, unjudged)
         gpus = _hold(self._gpus, raw.gpus, now)
         known = any(verdict.state is not VerdictState.UNKNOWN for verdict in (*replicas.values(), *gpus.values()))
+        removed = frozenset(facts.uuid for facts in snapshot.removed)
+        if removed - self._removed and raw.node.state is VerdictState.SERVE:
+            self._node.clear()  # what held it back is no part of the node any more
+        self._removed = removed
         node = _hold(self._node, {"": raw.node}, now, () if known else ("",))[""]
         self._judged = arrange(shown), Verdicts(replicas=replicas, gpus=gpus, node=node)
         return replace(snapshot, findings=self._judged[0], verdicts=self._judged[1])
@@ -100,6 +110,16 @@ class Diagnosis:
         if was_resuming or self._is_resuming:
             self._stopped += step
         return self._is_resuming
+
+
+def _given_away(snapshot: Snapshot) -> frozenset[str]:
+    """Return the GPUs that are released or removed on purpose: nobody knows whether they are still as they were."""
+    released = {card.facts.uuid for card in snapshot.cards if card.status.reason == RELEASED}
+    return frozenset(released | {facts.uuid for facts in snapshot.removed})
+
+
+def _is_about(finding: Finding, gpus: Container[str]) -> bool:
+    return finding.subject.kind is SubjectKind.GPU and finding.subject.name in gpus
 
 
 def _is_progress_unknown(replica: ReplicaState) -> bool:

@@ -187,7 +187,7 @@ REASONS: Mapping[str, str] = {
     "certificate": "证书即将到期", "down": "拒绝连接", "gpu_lost": "GPU 掉卡", "gpu_reset_required": "GPU 需要复位",
     "hung": "无响应", "lost": "掉卡", "no_data": "无数据", "no_progress": "没有进展",
     "no_replica_serves": "没有可服务的副本",
-    "refused": "拒绝连接", "reset_required": "需要复位", "row_remap_failed": "行重映射失败",
+    "refused": "拒绝连接", "released": "已释放", "reset_required": "需要复位", "row_remap_failed": "行重映射失败",
     "row_remap_pending": "行重映射待复位", "starting": "正在启动", "timeout": "超时", "slow": "响应慢",
     "remote": "不在本节点", "no_driver": "无驱动", "no_processes": "无 GPU 进程",
     "pid_namespace": "PID 命名空间不可见",

@@ -6,8 +6,9 @@ import pytest
 
 from exporter.catalog import metrics
 from exporter.catalog.spec import Metric
-from exporter.model import CardReading, CardState, Missing, Signal, Snapshot
+from exporter.model import CardReading, CardState, GpuModes, Missing, Signal, Snapshot
 from exporter.model.software import NodeSoftware, SharedMemory
+from exporter.render import api_documents
 from tests.support.builders import card
 from tests.support.records import replace
 
@@ -87,3 +88,18 @@ def test_software_of_a_gpu_that_stopped_answering_is_not_shown():
         snapshot = Snapshot(at=1.0, unix_time=1.0, cards=(gpu,), software=software)
         for metric in (metrics.GPU_MPS_ACTIVE, metrics.GPU_PROCESS_SHARED_MEMORY_SIZE_BYTES):
             assert [value for _, value in metric.read(snapshot)] == shown
+
+
+@pytest.mark.parametrize("reason", ["lost", "released"])
+def test_the_modes_of_a_gpu_that_is_not_read_are_not_known(reason):
+    """The driver, and its firmware with it, may have been replaced meanwhile."""
+    read = card(0)
+    read = replace(read, facts=replace(read.facts, modes=GpuModes(persistence="enabled", gsp_firmware="580.95.05")))
+    silent = replace(read, reading=None, status=replace(read.status, up=False, reason=reason))
+    assert len(rows(metrics.GPU_MODE_INFO, read)) == 1
+    assert rows(metrics.GPU_MODE_INFO, silent) == []
+    (known, unknown) = (
+        api_documents.node(Snapshot(at=1.0, unix_time=1.0, cards=(one,))).gpus[0] for one in (read, silent)
+    )
+    assert (known.gsp_firmware_version, known.modes) == ("580.95.05", {"persistence_mode": "enabled"})
+    assert (unknown.gsp_firmware_version, unknown.modes) == ("", {})

@@ -183,6 +183,13 @@ def test_the_age_of_fresh_data_is_no_problem(node, capsys):
     assert capsys.readouterr().out.startswith("OK")
 
 
+def test_the_line_of_a_node_says_that_its_gpus_are_released(node, capsys):
+    head = HEAD.replace(b'"time":1,', f'"time":{time.time()},'.encode())
+    node(head.replace(b'"state":"serve"', b'"state":"unknown","reason":"released"') + b"]}")
+    assert main(["check", "h:1"]) == 3
+    assert "0/0 GPUs released" in capsys.readouterr().out.splitlines()[0]
+
+
 # ---------------------------------------------------------------------- verdicts for schedulers
 
 
