@@ -14,7 +14,8 @@ wanted series that appears where an unwanted one vanished, is found by the full 
 pages.
 
 No input is trusted: lines of a page, bytes of a line and bytes of the cache are bounded; an unreadable line is
-skipped and counted, a repeated series keeps its first value, timestamps and exemplars are ignored.
+skipped and counted, a repeated series keeps its first value, timestamps and exemplars are ignored.  A line without a
+line end is unreadable, though Prometheus accepts it: its number may be truncated, and read as a restart.
 """
 
 from __future__ import annotations
@@ -119,7 +120,10 @@ class PageReader:
         except PageError:
             self._reset()
             raise
-        complete = not lines[-1] or lines[-1].startswith(b"#") or text_and_value(lines[-1]) is not None
+        complete = not lines[-1] or lines[-1].startswith(b"#")
+        if not complete and wanted and wanted[-1][0] == len(lines) - 1:  # its number may be truncated
+            del seen[-1], texts[-1], wanted[-1]
+            warnings["unreadable"] += 1
         values = self._values(seen, texts, complete=complete, warnings=warnings)
         plain = not lines[-1] and not warnings and not timestamped
         if self._learned_bytes > REMEMBERED_AT_ONCE and 2 * new > len(seen):

@@ -7,7 +7,7 @@ import pytest
 from exporter.engines.detect import recognise
 from exporter.errors import PageError
 from tests.support.builders import Clock
-from tests.support.engine_pages import CAPTURES, interpret, make_poller, page, poll
+from tests.support.engine_pages import CAPTURES, interpret, make_poller, page, poll, polled
 
 
 def one_of_each():
@@ -51,3 +51,20 @@ def test_a_server_that_changes_kind_under_its_url_is_read_as_what_it_is(kind):
         poll(poller)
         clock.tick(5.0)
         assert poller.state.labels.engine == expected
+
+
+def test_a_counter_cut_within_its_number_is_neither_a_restart_nor_a_rate():
+    def body(tokens):
+        return f"vllm:num_requests_running 3\nvllm:generation_tokens_total {tokens}\n".encode()
+
+    pages = [body(100_000), body(100_500), body(101_000)[:-3], body(101_500), body(102_000)]
+    clock = Clock()
+    state = polled(make_poller(pages, clock), clock, len(pages))
+    assert state.restarts == 0
+    assert state.windows["1m"].generation_token_rate == pytest.approx(100.0)
+
+
+def test_a_page_cut_behind_a_sample_is_incomplete():
+    body = b"vllm:num_requests_running 3\nvllm:num_requests_waiting 2"
+    assert interpret(body + b"\n").complete
+    assert not interpret(body).complete

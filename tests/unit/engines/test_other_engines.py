@@ -126,7 +126,7 @@ def test_the_capacity_of_tensorrt_llm_is_its_blocks_times_their_size():
     reading = interpret(rows.encode())
     assert reading.ranks[""] == {Quantity.KV_CACHE_CAPACITY: 16_000.0}
     assert "kv_cache_capacity" not in reading.missing
-    half = interpret(rows.partition("\n")[0].encode(), TENSORRT_LLM)
+    half = interpret(f"{rows.splitlines()[0]}\n".encode(), TENSORRT_LLM)
     assert half.ranks == {}, "blocks alone are no tokens"
 
 
