@@ -17,8 +17,9 @@ def pushing() -> tuple[Alert, ...]:
 
 
 def _silent() -> Alert:
-    # Under push nobody writes up = 0: the daemon pushes 1, and then nothing.
-    pushed = max_by(over_time("last", select(m.SHARDWATCH_PUSH_SAMPLES_TOTAL), "1d"), *NODE)
+    # Under push nobody writes up = 0: the daemon pushes 1, and then nothing.  Only what is pushed has the marker, so
+    # that a node which is scraped here and pushes elsewhere may be removed from service discovery.
+    pushed = max_by(over_time("last", select(m.SHARDWATCH_PUSHED_INFO), "1d"), *NODE)
     return Alert(
         name="ShardwatchNotPushing",
         severity=Severity.CRITICAL,
@@ -33,8 +34,10 @@ def _silent() -> Alert:
         ),
         description=Text(
             "It pushed within the last day and pushes nothing now. The node is not monitored: the daemon or the node "
-            "is down, or cannot reach the receiver.",
-            "它在一天之内推送过，现在没有任何推送。该节点无人监控：守护进程或节点不可用，或无法连接接收端。",
+            "is down, or cannot reach the receiver. The alert ends a day after the last push, whether or not the node "
+            "is back.",
+            "它在一天之内推送过，现在没有任何推送。该节点无人监控：守护进程或节点不可用，或无法连接接收端。最后一次推送一天之后，"
+            "无论节点是否恢复，告警都会结束。",
         ),
         action=Text(
             "On the node run shardwatch check: PushFailing gives the reason. If the daemon is down, start it. "

@@ -280,3 +280,4 @@ SHARDWATCH_PUSH_SAMPLES_DROPPED_TOTAL = _row("shardwatch_push_samples_dropped_to
 SHARDWATCH_PUSH_SENT_BYTES_TOTAL = _row("shardwatch_push_sent_bytes_total")
 SHARDWATCH_PUSH_QUEUE_BYTES = _row("shardwatch_push_queue_bytes")
 SHARDWATCH_PUSH_QUEUE_AGE_SECONDS = _row("shardwatch_push_queue_age_seconds")
+SHARDWATCH_PUSHED_INFO = _row("shardwatch_pushed_info")

@@ -240,6 +240,11 @@ PUSHES = (
         "Age of the oldest edition that waits to be sent; 0 if none waits.",
         unit=Unit.SECONDS,
     ),
+    DAEMON.info(
+        "pushed",
+        lambda snapshot: [((), 1.0)] if snapshot.is_pushed else (),
+        "Present in what is pushed, and never on the endpoint: tells nodes that push from nodes that are scraped.",
+    ),
 )
 
 OWN_HEALTH = (*SOURCES, *SELF, *PUSHES)

@@ -174,6 +174,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     nic_events: tuple[NicEventCount, ...] = ()
     software: NodeSoftware = field(default_factory=NodeSoftware)
     pushes: tuple[PushState, ...] = ()
+    is_pushed: bool = False  # this copy goes to a receiver instead of to whoever scrapes
     sources: tuple[SourceStatus, ...] = ()
     daemon: DaemonState = field(default_factory=DaemonState)
     findings: tuple[Finding, ...] = ()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.catalog import CATALOG
 from exporter.catalog.spec import Labels, Metric, MetricKind, SeriesSet, Unit
@@ -107,7 +108,7 @@ class EditionReader:
         points: dict[Point, float | Histogram] = {}
         if snapshot is not None:
             room = MAX_SERIES
-            for point, value in self._points(snapshot):
+            for point, value in self._points(replace(snapshot, is_pushed=True)):
                 room -= 0 if point in points else point.samples
                 if room >= 0:
                     points[point] = value

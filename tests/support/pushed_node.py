@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from exporter.config.push import PushSettings
 from exporter.errors import EndpointError
 from exporter.http.client.post import PostClient
@@ -78,7 +80,9 @@ class _Noted:
 
     def read(self, snapshot, at):
         if snapshot is not None:
-            self._pages[at / 1000] = self._renderer.render(snapshot, "up 1.0\n").body.decode()
+            self._pages[at / 1000] = self._renderer.render(
+                replace(snapshot, is_pushed=True), "up 1.0\n"
+            ).body.decode()
         return self._form.read(snapshot, at)
 
 

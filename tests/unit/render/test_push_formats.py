@@ -63,7 +63,7 @@ def test_remote_write_has_every_series_of_the_endpoint(snapshot, series):
     body, count = push_format("remote_write", LABELS, series, process_metrics.families).read(snapshot, AT)
     request = remote_write.decode(body, 2)
     found = samples(request)
-    own = process_metrics.exposition(False) + "up 1.0\n"
+    own = process_metrics.exposition(False) + "up 1.0\nshardwatch_pushed_info 1.0\n"
     page = ExpositionRenderer(openmetrics=False, series=SeriesSet(series)).render(snapshot, own).body.decode()
     expected = series_of(page)
     assert found.keys() == expected.keys()
