@@ -18,9 +18,9 @@ from exporter.catalog.spec import (
     SeriesSet,
     Unit,
 )
-from exporter.model import Detail, Histogram, Quantity, Snapshot, Stage
+from exporter.model import AWAKE, Detail, Histogram, Quantity, Snapshot, Stage
 
-_NORMAL = (Detail.SLEEP_STATES, "awake")  # the state of every engine that is not asleep
+_NORMAL = (Detail.SLEEP_STATES, AWAKE)
 _STEP = 2.5  # of the bounds of lengths: engines have 1, 2, 5, 10, … tokens, and every second one tells as much
 
 

@@ -156,8 +156,10 @@ def is_frozen(reading: EngineReading, totals: ReplicaTotals | None, now: float) 
     Also where requests wait, none runs, and no counter has moved for ``reading.stalled_after`` seconds.
     Where several ranks count separately, one that runs requests without progress is enough.  None when it is not
     known: no gauge of running requests, an engine that counts only at the end of requests, not observed for long
-    enough, or no complete page for as long.
+    enough, or no complete page for as long.  An engine that is asleep is not frozen.
     """
+    if reading.is_asleep:
+        return False
     after = reading.frozen_after
     running = levels(reading, Quantity.REQUESTS_RUNNING)
     if not running or after is None:

@@ -272,12 +272,28 @@ def _mean(gpus: Sequence[CardState], name: Signal) -> float | None:
     return sum(known) / len(known) if known else None
 
 
+def _asleep_with_queue(replica: ReplicaState, waiting: float) -> Finding:
+    name = replica.name
+    return Finding(
+        id="EngineIdleWithQueue",
+        severity=Severity.WARNING,
+        subject=replica_subject(replica),
+        summary=Text(
+            f"{name} is asleep while {waiting:g} requests wait", f"{name} 处于休眠，{waiting:g} 个请求在排队"
+        ),
+        evidence=(Evidence("requests_waiting", waiting),),
+        actions=(Text("Wake it up: POST /wake_up.", "唤醒该副本：POST /wake_up。"),),
+        replica=name,
+    )
+
+
 def _idle_with_queue(view: View, replica: ReplicaState) -> Iterator[Finding]:
     waiting = requests(replica, Quantity.REQUESTS_WAITING)
     utilization = _utilization(view, replica.name)
-    if not waiting or utilization is None or replica.frozen:  # a standstill explains it
-        return
-    if utilization >= limit.IDLE_WITH_QUEUE_WARNING:
+    if not waiting or utilization is None or utilization >= limit.IDLE_WITH_QUEUE_WARNING or replica.frozen:
+        return  # a standstill explains it
+    if replica.reading is not None and replica.reading.is_asleep:
+        yield _asleep_with_queue(replica, waiting)
         return
     critical = utilization < limit.IDLE_WITH_QUEUE_CRITICAL
     yield Finding(

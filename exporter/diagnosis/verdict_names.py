@@ -17,6 +17,7 @@ VERDICT_REASONS = {
     "row_remap_failed": Text("row remapping failed", "行重映射失败"),
     "row_remap_pending": Text("row remapping pending", "行重映射待复位"),
     "no_progress": Text("no progress", "没有进展"),
+    "asleep": Text("asleep", "休眠"),
     "certificate": Text("certificate about to expire", "证书即将到期"),
     "down": Text("down", "已停止"),
     "released": Text("released (SIGUSR1)", "已释放（SIGUSR1）"),

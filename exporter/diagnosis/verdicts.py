@@ -65,15 +65,9 @@ def _replica(view: View, past: Past, replica: ReplicaState, gpus: dict[str, Verd
         return lost
     if not replica.status.up:
         return _unread(replica)
-    if replica.frozen:
-        detail = _same(replica.name) + Text(" has requests and makes no progress", " 有请求但没有进展")
-        return Verdict(VerdictState.EJECT, NO_PROGRESS, detail)
-    if _stands_still(view, past, replica):
-        detail = _same(replica.name) + Text(
-            " has requests, its counters do not move and its GPUs compute nothing",
-            " 有请求，但计数器不变且 GPU 没有计算",
-        )
-        return Verdict(VerdictState.EJECT, NO_PROGRESS, detail)
+    stopped = _stopped(view, past, replica)
+    if stopped is not None:
+        return stopped
     expires = replica.certificate_expires
     if expires is not None and expires - view.snapshot.unix_time < limit.CERTIFICATE_DRAIN_SECONDS:
         name = replica.name
@@ -81,6 +75,24 @@ def _replica(view: View, past: Past, replica: ReplicaState, gpus: dict[str, Verd
         return Verdict(VerdictState.DRAIN, "certificate", detail)
     draining = next((found for found in below if found.state is VerdictState.DRAIN), None)
     return draining or (_unread(replica) if _is_blank(replica.reading) else _SERVE)
+
+
+def _stopped(view: View, past: Past, replica: ReplicaState) -> Verdict | None:
+    """Return the verdict of a replica that does nothing, on purpose or although it has requests; else None."""
+    name = _same(replica.name)
+    if replica.reading is not None and replica.reading.is_asleep:
+        wake = Text(" is asleep: wake it up (POST /wake_up)", " 处于休眠：请唤醒（POST /wake_up）")
+        return Verdict(VerdictState.DRAIN, "asleep", name + wake)
+    if replica.frozen:
+        detail = name + Text(" has requests and makes no progress", " 有请求但没有进展")
+        return Verdict(VerdictState.EJECT, NO_PROGRESS, detail)
+    if _stands_still(view, past, replica):
+        detail = name + Text(
+            " has requests, its counters do not move and its GPUs compute nothing",
+            " 有请求，但计数器不变且 GPU 没有计算",
+        )
+        return Verdict(VerdictState.EJECT, NO_PROGRESS, detail)
+    return None
 
 
 def _stands_still(view: View, past: Past, replica: ReplicaState) -> bool:

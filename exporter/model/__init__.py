@@ -20,6 +20,7 @@ from exporter.model.card import (
     Signal,
 )
 from exporter.model.engine import (
+    AWAKE,
     COMMON_STAGES,
     COUNTERS,
     LATENCIES,
@@ -108,6 +109,7 @@ from exporter.model.xid import (
 )
 
 __all__ = [
+    "AWAKE",
     "BUS",
     "COMMON_STAGES",
     "CORRECTABLE",

@@ -66,6 +66,9 @@ COUNTERS = frozenset(
 )
 
 
+AWAKE = "awake"  # of SLEEP_STATES, that of every engine that is not asleep
+
+
 class Detail(str, Enum):
     """Figures of a rank by a word of the engine's, for the full set of series."""
 
@@ -163,6 +166,12 @@ class EngineReading(Struct, frozen=True, kw_only=True):
     frozen_after: float | None = 20.0  # seconds without progress at work that are a fault; None: never one
     stalled_after: float | None = None  # the same while requests wait and none runs
     idle_after: float | None = None  # the same as frozen_after while no GPU of the replica computes
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether all ranks of the engine were put to sleep: it runs nothing until it is woken."""
+        states = self.details.get(Detail.SLEEP_STATES, EMPTY).values()
+        return bool(states) and all(any(flag > 0 and word != AWAKE for word, flag in rank.items()) for rank in states)
 
 
 class LatencySummary(Struct, frozen=True, kw_only=True):

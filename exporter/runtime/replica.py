@@ -28,6 +28,7 @@ from exporter.model import (
     EngineReading,
     Histogram,
     KvCacheHeadroom,
+    Quantity,
     ReplicaLabels,
     ReplicaState,
     SourceStatus,
@@ -248,7 +249,7 @@ class ReplicaHandler:
                 return self.apply(before, renamed, page)  # as the first page of another model
         frozen = derive.is_frozen(reading, totals, now)
         if frozen is not None and frozen != self._frozen_logged and self._rate_limiter.allow():
-            self._log_frozen(frozen=frozen)
+            self._log_frozen(reading, frozen=frozen)
         windows = derive.window_figures(self._history, self.config.quantiles, reading)
         shortest = windows.get(self.config.windows[0].label) if self.config.windows else None
         carried = delta.departed_totals(self._progress, reading)
@@ -274,10 +275,11 @@ class ReplicaHandler:
             image=self.config.image,
         )  # fmt: skip
 
-    def _log_frozen(self, *, frozen: bool) -> None:
+    def _log_frozen(self, reading: EngineReading, *, frozen: bool) -> None:
         self._frozen_logged = frozen
         if frozen:
-            msg = "requests are running and no counter moves"
+            runs = any(delta.levels(reading, Quantity.REQUESTS_RUNNING))
+            msg = f"requests {'are running' if runs else 'wait, none runs,'} and no counter moves"
             log_event(logger, logging.WARNING, "frozen", msg, source=self._poll_loop.source)
         else:
             log_event(logger, logging.INFO, "recovered", source=self._poll_loop.source)

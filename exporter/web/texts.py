@@ -184,6 +184,7 @@ TEXTS: Mapping[str, Text] = {
 
 # Reasons are closed words, which the API has too; in English they are shown as they are.
 REASONS: Mapping[str, str] = {
+    "asleep": "休眠",
     "certificate": "证书即将到期", "down": "拒绝连接", "gpu_lost": "GPU 掉卡", "gpu_reset_required": "GPU 需要复位",
     "hung": "无响应", "lost": "掉卡", "no_data": "无数据", "no_progress": "没有进展",
     "no_replica_serves": "没有可服务的副本",

@@ -14,6 +14,7 @@ from exporter.derive.kv_cache import hit_ratio, lifetime_hit_ratio
 from exporter.derive.replica import LIFETIME, is_frozen, window_figures
 from exporter.derive.windows import History
 from exporter.model import (
+    Detail,
     EngineReading,
     Histogram,
     Quantity,
@@ -330,6 +331,16 @@ def test_work_without_movement_is_frozen_after_twenty_seconds():
     assert frozen_after(stuck[:1]) is None
     assert frozen_after(stuck[:4]) is None
     assert frozen_after(stuck) is True
+
+
+def test_an_engine_that_was_put_to_sleep_is_not_frozen():
+    def waits(**states):
+        details = {Detail.SLEEP_STATES: {"0": states}}
+        values = {RUNNING: 0, WAITING: 2, GEN: 50}
+        return [page(at, values, details=details, stalled_after=20.0) for at in range(0, 100, 5)]
+
+    assert frozen_after(waits(awake=1.0, weights_offloaded=0.0)) is True
+    assert frozen_after(waits(awake=0.0, weights_offloaded=1.0)) is False
 
 
 def test_a_poll_that_comes_a_little_early_does_not_delay_the_verdict_to_the_next():

@@ -6,7 +6,7 @@ import pytest
 
 from exporter.diagnosis.diagnose import find
 from exporter.diagnosis.history import DiagnosisHistory
-from exporter.model import EngineReading, GpuAssignment, Quantity
+from exporter.model import Detail, EngineReading, GpuAssignment, Quantity
 from tests.support.builders import card, replica, snapshot
 from tests.support.records import replace
 
@@ -84,3 +84,17 @@ def test_a_node_whose_busy_gpus_are_all_capped_is_a_finding_with_the_limit():
 )
 def test_power_limits_that_slow_no_node_are_none(gpus):
     assert "NodePowerCapped" not in capped(*gpus)
+
+
+def test_a_queue_at_an_engine_that_was_put_to_sleep_asks_to_wake_it_up():
+    numbers = {Quantity.REQUESTS_RUNNING: 0.0, Quantity.REQUESTS_WAITING: 2.0}
+    details = {Detail.SLEEP_STATES: {"": {"awake": 0.0, "weights_offloaded": 1.0}}}
+    reading = EngineReading(at=1000.0, engine="vllm", model="m", ranks={"": numbers}, details=details)
+    now = snapshot(
+        cards=(card(utilization=0.0),),
+        replicas=(replica("a", reading=reading),),
+        assignments=(GpuAssignment(uuid="GPU-0000", replica="a"),),
+    )
+    finding = {found.id: found for found in find(now)}["EngineIdleWithQueue"]
+    assert finding.summary.en == "a is asleep while 2 requests wait"
+    assert [step.en for step in finding.actions] == ["Wake it up: POST /wake_up."]

@@ -90,3 +90,16 @@ def test_a_page_of_something_else_is_named_in_the_verdict():
     verdict = judged.verdicts.replicas["a"]
     assert (verdict.state, verdict.reason) == (VerdictState.UNKNOWN, "unknown_engine")
     assert verdict.detail.en.startswith("a could not be read: the page has node_load1, and no metrics of vLLM, ")
+
+
+def test_an_engine_that_was_put_to_sleep_is_drained_and_not_ejected_however_long_requests_wait():
+    page = (
+        b'vllm:num_requests_running{engine="0",model_name="m"} 0\n'
+        b'vllm:num_requests_waiting{engine="0",model_name="m"} 2\n'
+        b'vllm:generation_tokens_total{engine="0",model_name="m"} 7\n'
+        b'vllm:engine_sleep_state{engine="0",model_name="m",sleep_state="awake"} 0\n'
+        b'vllm:engine_sleep_state{engine="0",model_name="m",sleep_state="weights_offloaded"} 1\n'
+    )
+    verdict = lived([page], seconds=300.0)[-1].verdicts.replicas["a"]
+    assert (verdict.state, verdict.reason) == (VerdictState.DRAIN, "asleep")
+    assert "wake it up" in verdict.detail.en

@@ -121,6 +121,15 @@ def test_freezing_and_moving_again_are_each_said_once(caplog):
     ]
 
 
+def test_a_standstill_without_running_requests_is_said_as_such(caplog):
+    waits = b"vllm:num_requests_running 0\nvllm:num_requests_waiting 2\nvllm:generation_tokens_total %d\n"
+    clock = Clock()
+    poller = make_poller([waits % 1, *[waits % 2] * 29], clock)
+    with caplog.at_level(logging.INFO, logger="exporter.runtime.replica"):
+        polled(poller, clock, 30)
+    assert 'event=frozen source=engine:a msg="requests wait, none runs, and no counter moves"' in caplog.messages
+
+
 def freezing(caplog, pages, step=5.0):
     clock = Clock()
     poller = make_poller(pages, clock)
