@@ -15,13 +15,13 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from exporter.derive.gpu_processes import GpuProcesses, gpu_processes
-from exporter.derive.multi_node import find_multi_node, is_of_other_node
+from exporter.derive.multi_node import LOOPBACK_NAMES, MultiNode, find_multi_node, is_of_other_node
 from exporter.derive.parallel_sizes import parallel_sizes
 from exporter.derive.process_tree import ProcessTree
 from exporter.model import EMPTY, CardState, GpuAssignment, Missing, MultiNodeGpu, ParallelSizes, Pod, Signal
+from exporter.model.node import DisputedPlace
 from exporter.model.process import ListeningSocket, Process, ProcessTable
 
-_LOOPBACK_NAMES = frozenset(("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"))
 _ANY = frozenset(("0.0.0.0", "::"))
 
 
@@ -48,6 +48,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
 
     gpus: tuple[GpuAssignment, ...] = ()
     multi_node: tuple[MultiNodeGpu, ...] = ()
+    disputed: tuple[DisputedPlace, ...] = ()
     unassigned: Mapping[str, str] = EMPTY
     parallel_sizes: Mapping[str, ParallelSizes] = EMPTY
 
@@ -61,6 +62,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
         return Assignment(
             gpus=tuple(gpu for gpu in self.gpus if gpu.replica in known),
             multi_node=tuple(gpu for gpu in self.multi_node if gpu.replica in known),
+            disputed=self.disputed,
             unassigned={name: reason for name, reason in self.unassigned.items() if name in known},
             parallel_sizes={name: sizes for name, sizes in self.parallel_sizes.items() if name in known},
         )
@@ -109,7 +111,7 @@ def assign_gpus(
             claims[name] |= of_processes
         else:
             unassigned[name] = assigner.reason(endpoint) if assigner else ("no_processes" if cards else "no_driver")
-    multi_node = assigner.multi_node(endpoints, pods) if assigner is not None else ()
+    multi_node, disputed = assigner.multi_node(endpoints, pods) if assigner is not None else MultiNode((), ())
     for gpu in multi_node:
         if gpu.is_remote and assigner is not None:
             claims[gpu.key] |= {_Claim(gpu.uuid, rank) for rank in assigner.ranks_on(gpu.uuid)}
@@ -124,6 +126,7 @@ def assign_gpus(
     return Assignment(
         gpus=tuple(GpuAssignment(uuid=uuid, replica=name, rank=rank) for _, name, rank, uuid in rows),
         multi_node=multi_node,
+        disputed=disputed,
         unassigned=unassigned,
         parallel_sizes=assigner.parallel_sizes(multi_node) if assigner is not None else EMPTY,
     )
@@ -200,8 +203,8 @@ class _Assigner:
             return "no_permission"
         return "no_processes" if self.sockets[name] or name in self.relayed else "no_listener"
 
-    def multi_node(self, endpoints: Iterable[Endpoint], pods: Collection[Pod]) -> tuple[MultiNodeGpu, ...]:
-        """Return the GPUs of replicas that span nodes."""
+    def multi_node(self, endpoints: Iterable[Endpoint], pods: Collection[Pod]) -> MultiNode:
+        """Return the GPUs of replicas that span nodes, and the disputed places in them."""
         configured = {
             pid: name
             for name, gpus in self.configured.items()
@@ -258,7 +261,7 @@ class _Assigner:
         spaces = self._namespaces(endpoint.host)
         on_port = self._listeners(spaces, str(endpoint.port))
         host = _normalised(endpoint.host)
-        exact = {"127.0.0.1", "::1"} if host in _LOOPBACK_NAMES | _ANY else {host}
+        exact = {"127.0.0.1", "::1"} if host in LOOPBACK_NAMES | _ANY else {host}
         general = {"::"} if ":" in host else _ANY
         listeners = [listener for listener in on_port if listener.address in exact] or [
             listener for listener in on_port if listener.address in general
@@ -380,7 +383,7 @@ def _normalised(host: str) -> str:
 def _remote_address(host: str) -> str | None:
     """Return the normalised host, or None for this node (loopback, or the unspecified address)."""
     text = _normalised(host)
-    if text in _LOOPBACK_NAMES or text in _ANY or text == "::1" or _is_loopback(text):
+    if text in LOOPBACK_NAMES or text in _ANY or text == "::1" or _is_loopback(text):
         return None
     return text
 

@@ -9,18 +9,27 @@ from __future__ import annotations
 
 import ipaddress
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from exporter.derive.process_tree import ProcessTree
-from exporter.model import MultiNodeGpu, Pod
+from exporter.model import DisputedPlace, MultiNodeGpu, Pod
 from exporter.model.process import Process, ProcessTable, Rendezvous
 
 MAX_KEYS = 4  # of one GPU
-_LOOPBACK_NAMES = frozenset(("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"))
+MAX_DISPUTED = 4  # places that are named
+_SHOWN = 64  # characters of a control group
+LOOPBACK_NAMES = frozenset(("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"))
 _RAY, _LWS = "ray", "lws"
 _RAY_ACTOR = "ray::"
 _NO_STARTERS = frozenset(("IDLE", "ProxyActor", "ServeController"))  # what any node of a cluster may have
+
+
+class MultiNode(NamedTuple):
+    """The GPUs of replicas that span nodes, one row for each GPU and replica, and the places that nobody has."""
+
+    gpus: tuple[MultiNodeGpu, ...]
+    disputed: tuple[DisputedPlace, ...]
 
 
 class _Membership(NamedTuple):
@@ -39,8 +48,8 @@ def find_multi_node(
     assigned: Mapping[int, str],
     replicas: Collection[str] = (),
     pods: Collection[Pod] = (),
-) -> tuple[MultiNodeGpu, ...]:
-    """Return the GPUs of replicas that span nodes, one row for each GPU and replica.
+) -> MultiNode:
+    """Return the GPUs of replicas that span nodes, and which of the places in them are disputed.
 
     ``users``: GPU process → UUIDs.  ``assigned``: GPU process → the replica of this node that has it.  ``replicas``:
     the names of all, which no key may take.
@@ -49,12 +58,13 @@ def find_multi_node(
     claims = [claim for pid in sorted(users) if (claim := finder.claim(pid)) is not None]
     rows: dict[tuple[str, str], MultiNodeGpu] = {}
     keys: defaultdict[str, set[str]] = defaultdict(set)  # uuid →
-    for claim in sorted(_undisputed(claims), key=lambda claim: not claim.replica):
+    undisputed, disputed = _by_dispute(claims)
+    for claim in sorted(undisputed, key=lambda claim: not claim.replica):
         for uuid in users[claim.process.pid] if claim.key not in replicas else ():
             if len(keys[uuid] | {claim.key}) <= MAX_KEYS:
                 keys[uuid].add(claim.key)
                 rows.setdefault((uuid, claim.key), _row(uuid, claim))
-    return tuple(rows.values())
+    return MultiNode(tuple(rows.values()), tuple(disputed[:MAX_DISPUTED]))
 
 
 def is_of_other_node(tree: ProcessTree, pid: int) -> bool:
@@ -74,16 +84,28 @@ def _of_server(tree: ProcessTree, pid: int) -> Rendezvous | None:
     return None
 
 
-def _undisputed(claims: Collection[_Membership]) -> Iterator[_Membership]:
+def _by_dispute(claims: Collection[_Membership]) -> tuple[list[_Membership], list[DisputedPlace]]:
     places: defaultdict[tuple[str, int | None, int | None], list[_Membership]] = defaultdict(list)
     for claim in claims:
         places[claim.key, claim.rendezvous.node_rank, claim.rendezvous.first_rank].append(claim)
-    for same in places.values():
+    undisputed, disputed = [], []
+    for (key, node_rank, _), same in places.items():
+        of_owner = {claim.rendezvous.owner: claim for claim in reversed(same)}
         known = [claim for claim in same if claim.replica]
-        if known:
-            yield from known
-        elif len({claim.rendezvous.owner for claim in same}) == 1:
-            yield from same
+        if known or len(of_owner) == 1:
+            undisputed += known or same
+        else:
+            named = tuple((claim.process.pid, _whose(claim)) for claim in of_owner.values())[:MAX_KEYS]
+            disputed.append(DisputedPlace(key=key, node_rank=node_rank, claims=named))
+    return undisputed, disputed
+
+
+def _whose(claim: _Membership) -> str:
+    owner = claim.rendezvous.owner
+    if not owner.lstrip("-").isdecimal():
+        return f"container {owner.rpartition('/')[2][:_SHOWN]}"
+    known = claim.process.owner
+    return f"user {known.user}" if known is not None and known.user else f"uid {owner}"
 
 
 def _row(uuid: str, claim: _Membership) -> MultiNodeGpu:
@@ -198,7 +220,7 @@ def _is_own(host: str) -> bool:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        return host in _LOOPBACK_NAMES or host.endswith(".localhost")
+        return host in LOOPBACK_NAMES or host.endswith(".localhost")
     return address.is_loopback or address.is_unspecified
 
 

@@ -1,10 +1,11 @@
-"""Findings about replicas whose GPUs are not known."""
+"""Findings about replicas whose GPUs are not known, or are claimed by processes of several owners."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from exporter.diagnosis.view import View
+from exporter.model import DisputedPlace
 from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind
 from exporter.model.text import Text
 
@@ -39,7 +40,7 @@ _ASSIGN = {  # what to do where the GPUs of a replica are not known, by reason
 
 
 def findings(view: View) -> Iterator[Finding]:
-    """Yield each replica whose GPUs are not known, with the reason."""
+    """Yield each replica whose GPUs are not known, with the reason, and the places that are disputed."""
     for name, reason in view.snapshot.daemon.unassigned.items():
         if reason == "remote" or name not in view.replicas:
             continue
@@ -52,3 +53,26 @@ def findings(view: View) -> Iterator[Finding]:
             actions=(_ASSIGN.get(reason, _SAY_GPUS),),
             replica=name,
         )
+    if view.snapshot.disputed:
+        yield _disputed(view.snapshot.disputed)
+
+
+def _disputed(places: Sequence[DisputedPlace]) -> Finding:
+    keys = ", ".join(sorted({place.key for place in places}))
+    return Finding(
+        id="ReplicaPlaceDisputed",
+        severity=Severity.WARNING,
+        subject=Subject(SubjectKind.NODE, "", "node"),
+        summary=Text(
+            f"Processes of several owners claim one place in a replica that spans nodes ({keys}); none counts",
+            f"多个所有者的进程声称在跨节点副本中占同一位置（{keys}）；均不计入",
+        ),
+        evidence=tuple(Evidence(f"claims_{number}", str(place)) for number, place in enumerate(places)),
+        actions=(
+            Text(
+                "Compare the users and command lines of these processes (ps -o pid,user,args -p PID); end the one "
+                "that is none of the replica's.",
+                "比较这些进程的用户与命令行（ps -o pid,user,args -p PID）；结束不属于该副本的进程。",
+            ),
+        ),
+    )

@@ -330,6 +330,7 @@ NO_FINDING: Mapping[str, str] = {
 # Findings without an alert: how long they are held, and why there is none.
 NO_ALERT: Mapping[str, str] = {
     "GpusRemoved": "GpuCountDecreased says that there are fewer; this says which, and that it is no fault",
+    "ReplicaPlaceDisputed": "nobody knows which claim is true; ReplicaNodeMissing says that a node is gone",
     "DiscoveryLimitReached": "the log and the metrics endpoint report it; what is missing is not known",
     "SourceDown": "discovery, the kernel log or the driver's events cannot be read: what is lost by that has alerts",
 }

@@ -50,6 +50,7 @@ from exporter.model.gateway import (
 from exporter.model.node import (
     AccessState,
     DaemonState,
+    DisputedPlace,
     Economics,
     GpuAssignment,
     GroupImbalance,
@@ -134,6 +135,7 @@ __all__ = [
     "Cause",
     "DaemonState",
     "Detail",
+    "DisputedPlace",
     "DriverFacts",
     "Economics",
     "EngineReading",

@@ -59,6 +59,22 @@ class MultiNodeGpu(Struct, frozen=True, kw_only=True):
         return self.replica == self.key
 
 
+class DisputedPlace(Struct, frozen=True, kw_only=True):
+    """A place in a replica that spans nodes which processes of several owners claim, so that none has it.
+
+    ``claims``: a process of each owner, and whose it is.
+    """
+
+    key: str
+    node_rank: int | None
+    claims: tuple[tuple[int, str], ...]
+
+    def __str__(self) -> str:
+        """Return it as logs and findings name it."""
+        rank = "" if self.node_rank is None else f" node {self.node_rank}"
+        return f"{self.key}{rank}: " + ", ".join(f"pid {pid} ({whose})" for pid, whose in self.claims)
+
+
 class Spread(Struct, frozen=True, kw_only=True):
     """The spread of one signal within one group of GPUs."""
 
@@ -160,6 +176,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     stores: tuple[StoreState, ...] = ()
     assignments: tuple[GpuAssignment, ...] = ()
     multi_node: tuple[MultiNodeGpu, ...] = ()
+    disputed: tuple[DisputedPlace, ...] = ()
     parallel_sizes: Mapping[str, ParallelSizes] = EMPTY  # replica → as its processes tell
     owners: tuple[GpuOwner, ...] = ()
     imbalance: tuple[GroupImbalance, ...] = ()

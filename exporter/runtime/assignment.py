@@ -23,7 +23,7 @@ from exporter.errors import SourceError
 from exporter.http.client.deadline import Deadline
 from exporter.http.client.resolver import default_resolver
 from exporter.logs import log_event, log_exception
-from exporter.model import EMPTY, CardState, GpuOwner, OwnedProcess, Pod, SourceStatus
+from exporter.model import EMPTY, CardState, DisputedPlace, GpuOwner, OwnedProcess, Pod, SourceStatus
 from exporter.model.process import ListeningEngine, ProcessTable
 from exporter.runtime.poll.state_logger import LOG_PERIOD_SECONDS, StateLogger
 from exporter.sources.processes.classifier import ServerClassifier
@@ -75,7 +75,7 @@ class AssignmentWatcher:
         self._owned: Mapping[int, OwnedProcess] = EMPTY
         self.limits: frozenset[str] = frozenset()  # that the last scans reached: processes, descriptors, sockets
         self._scan_limits: frozenset[str] = frozenset()
-        self._limits_logged_at = float("-inf")
+        self._limits_logged_at = self._disputes_logged_at = float("-inf")
         self._scan_began: float | None = None  # of the scan of /proc under way
         self._state_logger = StateLogger(logger, SOURCE, clock)
         self._processes: GpuProcesses = EMPTY  # written by ``on_cards`` alone, which another thread calls
@@ -145,10 +145,19 @@ class AssignmentWatcher:
             # Before the driver has started there is nothing to assign; its own state is in the log already.
             is_waiting = not self._assignment.gpus and set(assignment.unassigned.values()) == {"no_driver"}
             level = logging.DEBUG if is_waiting else logging.INFO
+            if assignment.disputed != self._assignment.disputed:
+                self._log_disputes(assignment.disputed)
             self._assignment = assignment
             unassigned = ",".join(f"{name}:{reason}" for name, reason in assignment.unassigned.items()) or "none"
             log_event(logger, level, "assignment_changed", assigned=len(assignment.gpus), unassigned=unassigned)
             self._on_change()
+
+    def _log_disputes(self, disputed: Collection[DisputedPlace]) -> None:
+        if disputed and self._clock() - self._disputes_logged_at >= LOG_PERIOD_SECONDS:
+            self._disputes_logged_at = self._clock()
+            msg = "processes of several owners claim one place in a replica that spans nodes: none of them has it"
+            named = "; ".join(map(str, disputed))
+            log_event(logger, logging.WARNING, "replica_place_disputed", msg, source=SOURCE, places=named)
 
     def _on_limits(self, limits: frozenset[str]) -> None:
         if limits - self.limits and self._clock() - self._limits_logged_at >= LOG_PERIOD_SECONDS:

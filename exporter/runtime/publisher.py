@@ -175,6 +175,7 @@ class Publisher:
             stores=stores,
             assignments=assignment.gpus,
             multi_node=assignment.multi_node,
+            disputed=assignment.disputed,
             parallel_sizes=assignment.parallel_sizes,
             owners=self._owners(cards),
             imbalance=group_imbalances(cards, assignment.gpus),

@@ -222,10 +222,29 @@ def test_a_claim_takes_neither_the_gpus_nor_the_name_of_another_replica(node: Fa
     assert [place[:2] for place in places(result)] == [("GPU-0", "chat")]
 
 
-def test_two_owners_that_claim_one_place_get_none(node: FakeProc) -> None:
+def test_two_owners_that_claim_one_place_get_none_and_are_named(node: FakeProc) -> None:
     flags = (*VLLM_NODES, "--node-rank", "1", "--headless")
     pids = serve(node, 100, *flags), serve(node, 200, *flags, cgroup=IN_DOCKER)
-    assert places(assign(node, [card(0, pids[0]), card(1, pids[1])])) == []
+    result = assign(node, [card(0, pids[0]), card(1, pids[1])])
+    assert places(result) == []
+    (place,) = result.disputed
+    assert (place.key, place.node_rank) == ("vllm://10.0.0.1:29501", 1)
+    uid = node.root.stat().st_uid
+    assert set(place.claims) == {(pids[0], f"uid {uid}"), (pids[1], f"container docker-{'cd' * 32}.scope"[:74])}
+    assert result.among([]).disputed == result.disputed
+
+
+def test_one_owner_of_a_place_disputes_nothing(node: FakeProc) -> None:
+    flags = (*VLLM_NODES, "--node-rank", "1", "--headless")
+    assert assign(node, [card(0, serve(node, 100, *flags)), card(1, serve(node, 200, *flags))]).disputed == ()
+
+
+def test_the_owners_that_dispute_a_place_are_bounded(node: FakeProc) -> None:
+    flags = (*VLLM_NODES, "--node-rank", "1", "--headless")
+    groups = [f"0::/system.slice/docker-{number:064x}.scope" for number in range(9)]
+    pids = [serve(node, 100 + 10 * number, *flags, cgroup=group) for number, group in enumerate(groups)]
+    (place,) = assign(node, [card(0, *pids)]).disputed
+    assert len(place.claims) == 4
 
 
 def test_two_pods_of_one_group_on_one_node_are_two_places(node: FakeProc) -> None:

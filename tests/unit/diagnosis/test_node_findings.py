@@ -6,7 +6,7 @@ import pytest
 
 from exporter.config.settings import parse
 from exporter.diagnosis.diagnose import find
-from exporter.model import CardFacts, Snapshot, SourceStatus
+from exporter.model import CardFacts, DisputedPlace, Snapshot, SourceStatus
 from exporter.model.node import DaemonState
 from exporter.runtime.app import App
 from tests.support.builders import replica, snapshot
@@ -28,6 +28,13 @@ def test_gpus_that_were_removed_on_purpose_are_named():
     (finding,) = find(Snapshot(at=0.0, unix_time=0.0, removed=gone))
     assert (finding.id, finding.severity.value) == ("GpusRemoved", "info")
     assert finding.evidence[0].value == "GPU 4 GPU-4 at 00000000:04:00.0; GPU 5 GPU-5 at 00000000:05:00.0"
+
+
+def test_a_place_that_two_owners_claim_is_a_finding_that_names_them():
+    place = DisputedPlace(key="vllm://h:1", node_rank=1, claims=((10, "user root"), (20, "uid 1234")))
+    (finding,) = find(Snapshot(at=0.0, unix_time=0.0, disputed=(place,)))
+    assert (finding.id, finding.severity.value) == ("ReplicaPlaceDisputed", "warning")
+    assert finding.evidence[0].value == "vllm://h:1 node 1: pid 10 (user root), pid 20 (uid 1234)"
 
 
 @pytest.mark.parametrize("kind", ["discovery", "gpu_page", "kernel_log", "nics", "nvml_events", "processes"])

@@ -280,6 +280,21 @@ def test_limits_that_a_scan_reaches_are_logged_once_and_reported_until_it_does_n
     assert "limits=processes" in lines[0]
 
 
+def test_a_place_that_two_owners_claim_is_logged_with_their_processes(tmp_path, monkeypatch, caplog):
+    node = FakeProc(tmp_path)
+    flags = ("--nnodes", "2", "--node-rank", "1", "--headless", "--master-addr", "10.0.0.1")
+    for pid, group in ((70, ""), (80, f"0::/system.slice/docker-{'cd' * 32}.scope")):
+        node.add(pid, 1, ["vllm", "serve", "m", *flags], cgroup=group)
+        node.add(pid + 1, pid, ["VLLM::Worker_TP0"], cgroup=group)
+    monkeypatch.setattr(placement_module, "read_processes", functools.partial(read_processes, root=str(tmp_path)))
+    cards = [card(0, 71), card(1, 81)]
+    watcher = AssignmentWatcher(cards=lambda: cards, endpoints=tuple)
+    watcher.refresh()
+    watcher.refresh()
+    (line,) = (record.getMessage() for record in caplog.records if "replica_place_disputed" in record.getMessage())
+    assert "vllm://10.0.0.1:29501 node 1" in line and "pid 71 (" in line and "pid 81 (container docker-cd" in line
+
+
 # ---------------------------------------------------------------------- owners
 
 
