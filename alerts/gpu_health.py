@@ -11,20 +11,59 @@ from exporter.catalog import metrics as m
 from exporter.model.finding import Severity
 from exporter.model.text import Text
 from exporter.model.xid_catalog import CATALOGUE, Class
-from exporter.promql import Expr, aggregate, no_regex, regex, select, since, unless, without_value
+from exporter.promql import (
+    Expr,
+    aggregate,
+    and_on,
+    label_replace,
+    no_regex,
+    over_time,
+    regex,
+    select,
+    since,
+    unless,
+    without_value,
+)  # fmt: skip
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
     """Return the group about GPU health."""
     rules = (
-        _lost(),
         _recovery(),
         *_xids(),
         *gpu_memory_errors.alerts(tuning),
         *gpu_links.alerts(tuning),
         *nics.alerts(tuning),
     )
-    return (Group(name="shardwatch-gpu-health", rules=rules),)
+    # Evaluated as often as GPUs are scraped: who is paged waits for the evaluation, too.
+    return (
+        Group(name="shardwatch-gpu-lost", rules=(_lost(),), interval="15s"),
+        Group(name="shardwatch-gpu-health", rules=rules),
+    )
+
+
+def _unanswered() -> Expr:
+    """Return the GPUs that have not answered for a minute.
+
+    A subquery rather than ``for``, which would hold the GPUs of ``_confirmed`` as well.  It sees each instant as ``for``
+    does: a release, or an exporter that did not answer, begins the minute anew.
+    """
+    silent = unless(unless(select(m.GPU_UP).equals(0), RELEASED, on=NODE), GPU_EXPORTER_DOWN, on=NODE)
+    return over_time("count", silent, "75s", step="15s") >= 5
+
+
+def _confirmed() -> Expr:
+    """Return the GPUs that the driver itself said are lost, in two scrapes of the last minute.
+
+    Not of a driver that was down within two minutes: after a start or a restart it may count its GPUs one by one.  Nor
+    a MIG instance, which may answer no call while it is removed, or a GPU that another exporter's page leaves out.
+    """
+    said = over_time("count", select(m.SHARDWATCH_SOURCE_DOWN_INFO, source=regex("gpu:.+"), reason="lost"), "1m") >= 2
+    lost = label_replace(said, "uuid", "$1", "source", "gpu:(.+)")
+    silent = and_on(select(m.GPU_UP, gpu=no_regex(".+:.+")).equals(0), lost, on=(*NODE, "uuid"))
+    restarted = over_time("max", select(m.SHARDWATCH_SOURCE_DOWN_INFO, source="driver"), "2m")
+    exporters = select(m.SHARDWATCH_SOURCE_UP, source=regex("gpu_page:.+"))
+    return unless(unless(silent, restarted, on=NODE), exporters, on=NODE)
 
 
 def _lost() -> Alert:
@@ -33,11 +72,10 @@ def _lost() -> Alert:
         severity=Severity.CRITICAL,
         symptom=True,
         component=Component.GPU,
-        expr=with_replica(
-            unless(unless(select(m.GPU_UP).equals(0), RELEASED, on=NODE), GPU_EXPORTER_DOWN, on=NODE), "GpuLost"
-        ),
+        expr=with_replica(_unanswered() | _confirmed(), "GpuLost"),
         optional_labels=REPLICA_INFO,
-        for_="1m",
+        for_="0s",
+        held="a GPU is lost in two scrapes, or it does not answer at five instants 15 s apart",
         keep_firing_for="5m",  # as long as what it inhibits, which would notify when the GPU comes back
         panel=GPU_VERDICTS,
         summary=Text(
@@ -45,8 +83,8 @@ def _lost() -> Alert:
             "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡掉卡（无应答）{{ with $labels.replica }}，{{ . }} 在其上运行{{ end }}",
         ),
         description=Text(
-            "The GPU ({{ $labels.uuid }}) has not answered for 1 minute.",
-            "该卡（{{ $labels.uuid }}）已有 1 分钟无应答。",
+            "The GPU ({{ $labels.uuid }}) does not answer.",
+            "该卡（{{ $labels.uuid }}）无应答。",
         )
         + lookups.HEAD
         + lookups.XID

@@ -61,7 +61,7 @@ def with_replica(gpus: Expr, alert: str) -> Expr:
     )
     owners = now | unless(recent | aggregate("max", own, without=_OF_ALERT), now, on=GPU)
     owned = binary("*", owners, gpus, on=GPU, group_left=())
-    return replace(owned | unless(gpus, owners, on=GPU), labels=gpus.labels, unit=gpus.unit)
+    return replace(binary("or", owned, gpus, on=GPU), labels=gpus.labels, unit=gpus.unit)
 
 
 def without_rank(expr: Expr) -> Expr:

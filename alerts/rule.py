@@ -58,7 +58,8 @@ class Alert:
     no dashboard does.  ``optional_labels`` exist on some alerts of the rule only; texts name them as
     ``{{ with $labels.x }}… {{ . }} …{{ end }}``.  ``symptom``: users are affected, so it may page.  ``full_series`` says
     what covers this rule where the daemon exposes the common set of series; given exactly when the expression needs the
-    full set.
+    full set.  ``held``: what in the expression holds the condition, so that one failed scrape or one wrong answer cannot
+    fire the rule; a rule with a shorter ``for_`` than a minute needs it.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Alert:
     keep_firing_for: str = ""
     symptom: bool = False
     full_series: str = ""
+    held: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     optional_labels: frozenset[str] = frozenset()
 
@@ -101,12 +103,17 @@ class Alert:
             yield "is a scalar; compare series"
         if self.severity is Severity.CRITICAL and not self.symptom:
             yield "only symptoms may be critical"
-        min_seconds = MIN_FOR_SECONDS if self.severity is not Severity.NONE else 0
-        if seconds(self.for_) < min_seconds or (self.keep_firing_for and seconds(self.keep_firing_for) < min_seconds):
-            yield f"for and keep_firing_for must be at least {min_seconds} s, or one failed scrape fires it"
+        if self.severity is not Severity.NONE and min(self._holding_times()) < MIN_FOR_SECONDS:
+            yield f"for and keep_firing_for must be at least {MIN_FOR_SECONDS} s, or one failed scrape fires it"
         if RESERVED & set(self.labels):
             yield f"{', '.join(sorted(RESERVED & set(self.labels)))} cannot be set"
         yield from self._text_faults()
+
+    def _holding_times(self) -> tuple[int, ...]:
+        """Return for and keep_firing_for in seconds, those of them that must hold the condition."""
+        for_ = seconds(self.for_)
+        held = MIN_FOR_SECONDS if self.held else for_
+        return (held, seconds(self.keep_firing_for)) if self.keep_firing_for else (held,)
 
     def _text_faults(self) -> Iterator[str]:
         for line in (self.summary.en, self.summary.zh):

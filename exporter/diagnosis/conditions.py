@@ -46,7 +46,7 @@ _ERRORS: _Limits = {
 }
 CONDITIONS: Mapping[str, Condition] = {
     # GPUs
-    "GpuLost": Condition(subject=GPU, severities=(CRITICAL,), for_="1m"),
+    "GpuLost": Condition(subject=GPU, severities=(CRITICAL,), for_="0s"),
     "GpuRecoveryNeeded": Condition(subject=GPU, for_="1m"),
     "GpuXidResetNode": Condition(subject=GPU, for_="1m"),
     "GpuXidResetGpu": Condition(subject=GPU, for_="1m"),

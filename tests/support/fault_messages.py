@@ -67,14 +67,15 @@ def firings(replay: Replay, begin_unix: float) -> list[Firing]:
     """Return every alert that fires in a replay, by time."""
     fired = []
     with replay.serve() as prometheus:
-        for alert in (alert for group in groups(Tuning()) for alert in group.alerts()):
+        for group, alert in ((group, alert) for group in groups(Tuning()) for alert in group.alerts()):
+            step = min(replay.step, seconds(group.interval))
             answer = prometheus.get(
-                "/api/v1/query_range", query=str(alert.expr), start=replay.begin, end=replay.end, step=replay.step
+                "/api/v1/query_range", query=str(alert.expr), start=replay.begin, end=replay.end, step=step
             )
             for series in answer["data"]["result"]:
                 labels = {k: v for k, v in {**series["metric"], **alert.labels}.items() if k != "__name__"}
                 labels["component"] = alert.component.value
-                for begin, end in _held(alert, [at for at, _ in series["values"]], replay.step):
+                for begin, end in _held(alert, [at for at, _ in series["values"]], step):
                     fired.append(
                         Firing(
                             name=alert.name, severity=alert.severity.value, labels=labels,

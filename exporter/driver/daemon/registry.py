@@ -290,15 +290,19 @@ class CardRegistry:
                 answering += 1
         known = bool(self._slots) and all(slot.answered for slot in self._slots.values())
         if known:
-            self._withdraw_absent()
             self._accept(now)
+            self._withdraw_absent(now)
             self._expire(now)
         settled = known and not hung and not any(gpu.hung for gpu in self._gpus.values())
         return HangSummary(hung=hung, answering=answering, settled=settled)
 
-    def _withdraw_absent(self) -> None:
-        """Withdraw as lost what the driver no longer counts; the UUID of every GPU that it does count is known."""
+    def _withdraw_absent(self, now: float) -> None:
+        """Withdraw as lost what the driver no longer counts; the UUID of every GPU that it does count is known.
+
+        What will soon not be expected any more is awaited until then: it was removed while the GPUs were released.
+        """
         present = {slot.uuid for slot in self._slots.values()}
+        present |= {uuid for uuid, at in self._leaving.items() if at - now <= ACCEPT_ACQUIRED}
         for uuid, gpu in self._gpus.items():
             if uuid not in present and gpu.reason not in _LASTING and gpu.facts.instance is None:
                 self._withdraw(gpu, "lost")

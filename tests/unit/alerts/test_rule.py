@@ -65,6 +65,12 @@ def test_an_alert_that_could_not_work_is_refused_while_it_is_built(changed, why)
         good(**changed)
 
 
+def test_a_rule_that_holds_in_its_expression_needs_no_for_and_still_ends_late():
+    assert good(for_="0s", held="seen in two scrapes").for_ == "0s"
+    with pytest.raises(RuleError, match="one failed scrape"):
+        good(for_="0s", held="seen in two scrapes", keep_firing_for="10s")
+
+
 def test_a_recording_with_a_false_level_is_refused():
     tokens = sum_by(rate(select(m.LLM_GENERATION_TOKENS_TOTAL), "5m"), "job", "model")
     assert Recording(level=("job", "model"), noun="llm_tokens", operations="rate5m", expr=tokens).name == (
