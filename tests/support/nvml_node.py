@@ -121,6 +121,7 @@ class Page:
         """Return the names of the card's own figures; identity, health, verdict and what it once reported do not count."""
         kept = {
             "gpu_info",
+            "gpu_mode_info",
             "gpu_up",
             "gpu_data_age_seconds",
             "gpu_replica_info",
