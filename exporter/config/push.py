@@ -19,7 +19,7 @@ MAX_LABELS = MAX_HEADERS = 16
 _INTERVAL, _TIMEOUT = 15.0, 10.0
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
-_HARMLESS_HEADER = r"(?i:x-[a-z]{1,12}(-[a-z]{1,12}){0,3})"
+_HARMLESS = r"(?!(.*[0-9]){3})[A-Za-z0-9_.-]{1,32}"  # no secret that stands in the wrong place
 _SECRET_HEADER = re.compile(r"auth|cookie|key|pass|secret|signature|token", re.IGNORECASE)
 _OURS = {"host", "connection", "transfer-encoding", "user-agent", "accept", "accept-encoding", "expect"}
 _PACKAGES = {"remote_write": ("push", ("cramjam", "google.protobuf")), "otlp": ("otlp", ("opentelemetry.proto",))}
@@ -39,6 +39,10 @@ def _receiver(text: str) -> str:
 def _check_label(name: str) -> None:
     if not _LABEL.fullmatch(name) or name.startswith("__"):
         raise Invalid("expected the name of a label: letters, digits and _, not beginning with a digit or __")
+    from exporter.catalog import CATALOG  # noqa: PLC0415 - most nodes are scraped
+
+    if name == "le" or any(name in metric.all_labels for metric in CATALOG):
+        raise Invalid("is a label of the series themselves, which dashboards and alerts need; choose another name")
 
 
 def _check_header(name: str) -> None:
@@ -120,11 +124,11 @@ class PushSettings(Record):
             name=_check_label,
             value=fields.text("the value of a label"),
             what="a mapping of labels to values",
-            harmless="[a-z_]{1,24}",
+            harmless=_HARMLESS,
             max_items=MAX_LABELS,
         ),
-        "Labels of every series. job is shardwatch and instance HOSTNAME:PORT of listen unless they are set here; "
-        "OTLP calls the two service.name and service.instance.id.",
+        "Labels of every series, none that series have themselves. job is shardwatch and instance HOSTNAME:PORT of "
+        "listen unless they are set here; OTLP calls the two service.name and service.instance.id.",
         default=EMPTY,
         aliases=("external_labels",),
         example="{job: shardwatch, instance: gpu-node-7, cluster: east}",
@@ -134,7 +138,7 @@ class PushSettings(Record):
             name=_check_plain_header,
             value=_header_value(),
             what="a mapping of headers to values",
-            harmless=_HARMLESS_HEADER,
+            harmless=_HARMLESS,
             max_items=MAX_HEADERS,
         ),
         "Headers of every request, such as a tenant. Never secrets.",
@@ -147,7 +151,7 @@ class PushSettings(Record):
             name=_check_header,
             value=fields.file(secret=True),
             what="a mapping of headers to file names",
-            harmless=_HARMLESS_HEADER,
+            harmless=_HARMLESS,
             max_items=MAX_HEADERS,
         ),
         "Headers whose values are secrets, with the files that hold them; read for every request.",
@@ -200,5 +204,5 @@ PUSH = ListOf(
     item=section(PushSettings, _finish),
     what="receivers",
     max_items=MAX_RECEIVERS,
-    distinct={"url": lambda receiver: parsers.identity(receiver.url), "name": lambda receiver: receiver.name},
+    distinct={"url": lambda receiver: parsers.identity(receiver.url)[:3], "name": lambda receiver: receiver.name},
 )

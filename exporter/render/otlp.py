@@ -102,7 +102,7 @@ class OtlpFormat:
         return body
 
     @staticmethod
-    def judge(answer: PushAnswer) -> tuple[PushVerdict, int]:
+    def judge(answer: PushAnswer, _samples: int) -> tuple[PushVerdict, int]:
         """Return what an answer means, and how many points of an accepted body were refused all the same."""
         if 200 <= answer.status < 300:
             return PushVerdict.ACCEPTED, _refused_points(answer.body)

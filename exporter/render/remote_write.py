@@ -20,6 +20,7 @@ from exporter.render.editions import Edition, EditionReader, Point
 
 (STALE,) = struct.unpack("<d", struct.pack("<Q", 0x7FF0000000000002))  # the NaN that ends a series
 
+_WRITTEN = "x-prometheus-remote-write-samples-written"
 _PACKAGE = "shardwatch.remote_write"  # of our own: another library may have registered Prometheus' messages
 _TYPES: Mapping[str, Any] = {"double": 1, "int64": 3, "string": 9, "uint32": 13}  # of a descriptor
 # message → field → (number, type, repeated)
@@ -186,20 +187,29 @@ class RemoteWriteFormat:
         """Return a body as the receiver takes it now."""
         return body if self._version == 2 else downgraded(body)
 
-    def judge(self, answer: PushAnswer) -> tuple[PushVerdict, int]:
-        """Return what an answer means.
+    def judge(self, answer: PushAnswer, samples: int) -> tuple[PushVerdict, int]:
+        """Return what an answer to so many samples means, and how many of an accepted body were refused all the same.
 
         A receiver that knows 1.0 only takes a request of 2.0 for an empty one and accepts it (older Prometheus,
-        VictoriaMetrics), or calls it bad; one that knows 2.0 says how much it wrote.
+        VictoriaMetrics), or calls it bad; one that knows 2.0 says how much it wrote, also where it refuses the rest.
         """
         if self._version == 2:
-            wrote = "x-prometheus-remote-write-samples-written" in answer.headers
+            wrote = _WRITTEN in answer.headers
             is_older = answer.status == 415 or (200 <= answer.status < 300 and not wrote)
             if is_older or (answer.status == 400 and not wrote and not self._is_confirmed):
                 self._version = 1
                 return PushVerdict.OTHER_VERSION, 0
             self._is_confirmed = self._is_confirmed or wrote
-        return verdict(answer.status), 0
+        found, written = verdict(answer.status), _written(answer)
+        if found is PushVerdict.REFUSED and written:
+            return PushVerdict.ACCEPTED, max(0, samples - written)
+        return found, 0
+
+
+def _written(answer: PushAnswer) -> int:
+    """Return the samples that a receiver says it wrote, 0 where it does not say."""
+    value = answer.headers.get(_WRITTEN, "")
+    return int(value[:9]) if value.isascii() and value.isdigit() else 0
 
 
 def verdict(status: int) -> PushVerdict:

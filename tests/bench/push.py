@@ -56,7 +56,7 @@ def main() -> None:
         push_format(protocol, LABELS, given.series, process_metrics.families)
         for protocol in ("remote_write", "remote_write", "otlp")
     )
-    one.judge(PushAnswer(status=415))  # from now on it speaks 1.0
+    one.judge(PushAnswer(status=415), 1)  # from now on it speaks 1.0
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     target = Target(url=f"http://127.0.0.1:{server.server_address[1]}/write", timeout=10)

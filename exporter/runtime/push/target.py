@@ -51,8 +51,8 @@ class PushFormat(Protocol):
     def wire(self, body: bytes) -> bytes:
         """Return a body as the receiver takes it now."""
 
-    def judge(self, answer: PushAnswer) -> tuple[PushVerdict, int]:
-        """Return what an answer means, and how many samples of an accepted body were refused all the same."""
+    def judge(self, answer: PushAnswer, samples: int, /) -> tuple[PushVerdict, int]:
+        """Return what an answer to so many samples means, and how many of an accepted body were still refused."""
 
 
 class PushTarget:
@@ -179,7 +179,7 @@ class PushTarget:
         try:
             body = self._form.wire(batch.body)
             answer = self._poster.post(body, self._form.headers)
-            verdict, refused = self._form.judge(answer)
+            verdict, refused = self._form.judge(answer, batch.samples)
         except EndpointError as error:
             self._failed(error, started, _backoff(self._attempts, self._jitter()))
             return

@@ -93,9 +93,9 @@ def test_metadata_says_type_help_and_unit(snapshot):
 
 def test_1_0_says_the_same_without_metadata(snapshot):
     form = push_format("remote_write", LABELS, "common", tuple)
-    body, _ = form.read(snapshot, AT)
+    body, count = form.read(snapshot, AT)
     assert form.wire(body) == body
-    assert form.judge(answered(415)) == (PushVerdict.OTHER_VERSION, 0)
+    assert form.judge(answered(415), count) == (PushVerdict.OTHER_VERSION, 0)
     old = remote_write.decode(form.wire(body), 1)
     found = {
         tuple((label.name, label.value) for label in series.labels): (series.samples[0].value, AT)
@@ -122,7 +122,7 @@ def test_what_has_gone_is_marked_once(snapshot):
 def test_the_marks_survive_1_0_and_the_end_marks_everything(snapshot):
     form = push_format("remote_write", LABELS, "common", tuple)
     before = samples(remote_write.decode(form.read(snapshot, AT)[0], 2))
-    form.judge(answered(204))  # an older receiver's
+    form.judge(answered(204), len(before))  # an older receiver's
     body, count = form.read(None, AT + 1)
     old = remote_write.decode(form.wire(body), 1)
     assert {bits(series.samples[0].value) for series in old.timeseries} == {STALE_BITS}
@@ -151,7 +151,8 @@ def test_odd_values_and_too_many_series_are_left_out_as_on_the_endpoint():
     assert (("__name__", "gpu_many"), ("gpu", "c"), ("uuid", "x")) in samples(remote_write.decode(body, 2))
 
 
-WROTE = {"x-prometheus-remote-write-samples-written": "10"}
+WRITTEN = "x-prometheus-remote-write-samples-written"
+WROTE = {WRITTEN: "10"}
 
 
 @pytest.mark.parametrize(
@@ -162,15 +163,23 @@ WROTE = {"x-prometheus-remote-write-samples-written": "10"}
         ([answered(415), answered(415)], [PushVerdict.OTHER_VERSION, PushVerdict.REFUSED], "0.1.0"),
         ([answered(400), answered(400)], [PushVerdict.OTHER_VERSION, PushVerdict.REFUSED], "0.1.0"),
         ([answered(204, WROTE), answered(400)], [PushVerdict.ACCEPTED, PushVerdict.REFUSED], "2.0.0"),
-        ([answered(400, WROTE)], [PushVerdict.REFUSED], "2.0.0"),
+        ([answered(400, {WRITTEN: "0"})], [PushVerdict.REFUSED], "2.0.0"),
+        ([answered(400, {WRITTEN: "many"})], [PushVerdict.REFUSED], "2.0.0"),
+        ([answered(503, {WRITTEN: "4"})], [PushVerdict.RETRY], "2.0.0"),
         ([answered(503), answered(429)], [PushVerdict.RETRY, PushVerdict.RETRY], "2.0.0"),
         ([answered(204, WROTE), answered(415)], [PushVerdict.ACCEPTED, PushVerdict.OTHER_VERSION], "0.1.0"),
     ],
 )
 def test_the_version_follows_what_the_receiver_answers(answers, verdicts, version):
     form = push_format("remote_write", LABELS, "common", tuple)
-    assert [form.judge(answer)[0] for answer in answers] == verdicts
+    assert [form.judge(answer, 10)[0] for answer in answers] == verdicts
     assert form.headers["X-Prometheus-Remote-Write-Version"] == version
+
+
+@pytest.mark.parametrize(("written", "refused"), [("4", 6), ("9", 1), ("10", 0), ("9999999999", 0)])
+def test_what_was_written_in_part_is_accepted_and_the_rest_refused(written, refused):
+    form = push_format("remote_write", LABELS, "common", tuple)
+    assert form.judge(answered(400, {WRITTEN: written}), 10) == (PushVerdict.ACCEPTED, refused)
 
 
 # ---------------------------------------------------------------------- OTLP
@@ -251,10 +260,10 @@ def test_otlp_ends_what_has_gone(snapshot):
     ],
 )
 def test_otlp_statuses(answer, expected):
-    assert OtlpFormat.judge(answer) == expected
+    assert OtlpFormat.judge(answer, 10) == expected
 
 
 def test_otlp_counts_what_was_accepted_in_part():
     response = ExportMetricsServiceResponse()
     response.partial_success.rejected_data_points = 7
-    assert OtlpFormat.judge(answered(200, body=response.SerializeToString())) == (PushVerdict.ACCEPTED, 7)
+    assert OtlpFormat.judge(answered(200, body=response.SerializeToString()), 10) == (PushVerdict.ACCEPTED, 7)

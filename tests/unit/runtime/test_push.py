@@ -39,7 +39,7 @@ class Form:
     def wire(self, body):
         return body
 
-    def judge(self, answer):
+    def judge(self, answer, samples):
         found, self.verdict = self.verdict, None
         return found or verdict(answer.status), 0
 
