@@ -25,7 +25,7 @@ from exporter.http.client.resolver import Resolver, default_resolver
 from exporter.http.client.target import SMALL, Limits, Target
 from exporter.http.client.url import Origin
 
-__all__ = ["FetchResult", "HttpClient", "Limits", "SessionClient", "Target"]
+__all__ = ["FetchResult", "HttpClient", "Limits", "SessionClient", "Target", "status_error"]
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _STATUSES = frozenset(int(status) for status in HTTPStatus)
@@ -168,7 +168,7 @@ class HttpClient:
             if response.status in _REDIRECTS:
                 raise EndpointError("redirect", "redirected a second time")
         if response.status != HTTPStatus.OK:
-            raise _status_error(response.status)
+            raise status_error(response.status)
         pieces = iter(lambda: response.read(SMALL), b"")
         announced = getattr(response, "announced", 0)  # urllib3's answers do not have it
         body = collect(pieces, self._limits.body_bytes, connection.deadline, announced)
@@ -211,7 +211,7 @@ class SessionClient(HttpClient):
         return self._session.get(f"{origin}{path}", headers=headers, timeout=timeout, stream=True).raw
 
 
-def _status_error(status: int) -> EndpointError:
+def status_error(status: int) -> EndpointError:
     """Return the error of an answer other than 200.
 
     Statuses that no standard knows share a word, or a peer could invent labels.

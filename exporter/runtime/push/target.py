@@ -15,6 +15,7 @@ from typing import Protocol
 
 from exporter.config.push import PushSettings
 from exporter.errors import EndpointError
+from exporter.http.client.client import status_error
 from exporter.logs import log_exception
 from exporter.model import Snapshot, SourceStatus
 from exporter.model.push import PushAnswer, PushState, PushVerdict
@@ -193,10 +194,10 @@ class PushTarget:
             self._accepted(refused, started)
         elif verdict is PushVerdict.REFUSED:
             self._queue.drop("refused")
-            self._failed(_status_error(answer.status), started, 0.0)
+            self._failed(status_error(answer.status), started, 0.0)
         elif verdict is PushVerdict.RETRY:
             asked = retry_after(answer.headers.get("retry-after", ""), self._unix_now())
-            self._failed(_status_error(answer.status), started, max(asked, _backoff(self._attempts, self._jitter())))
+            self._failed(status_error(answer.status), started, max(asked, _backoff(self._attempts, self._jitter())))
 
     def _accepted(self, refused: int, started: float) -> None:
         batch = self._queue.pop()
@@ -232,7 +233,3 @@ def retry_after(value: str, unix_now: float) -> float:
     except (TypeError, ValueError, OverflowError):
         return 0.0
     return min(_MAX_RETRY_AFTER, max(0.0, seconds))
-
-
-def _status_error(status: int) -> EndpointError:
-    return EndpointError(f"http_{status}", f"the receiver answered with status {status}", detail=status)

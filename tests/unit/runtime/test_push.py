@@ -165,6 +165,12 @@ def test_what_is_refused_is_not_sent_again(status):
     assert node.target.status().failures == {f"http_{status}": 1}
 
 
+def test_a_status_that_no_standard_knows_invents_no_reason():
+    node = Node(answered(499), answered(498), answered(204))
+    node.live(60)
+    assert node.target.status().failures == {"http_4xx": 2}
+
+
 @pytest.mark.parametrize("status", [301, 307, 429, 500, 503])
 def test_what_may_be_taken_later_is_sent_again(status):
     node = Node(answered(status), answered(204))
