@@ -60,7 +60,7 @@ class ReaderGoneError(OutputError):
 
 
 class ThreadLimitError(ShardwatchError, RuntimeError):
-    """The kernel allows no more threads: of this process, its user, or its cgroup."""
+    """The kernel allows no more threads: of this process, its user, or its cgroup; or no memory for their stacks."""
 
 
 class SourceError(ShardwatchError):

@@ -50,8 +50,10 @@ def _guarded(words: Sequence[str], failed: int = FAILED, bad_usage: int = BAD_US
         print(f"{program}: {error}", file=sys.stderr)
         return bad_usage
     except ThreadLimitError:
-        hint = "raise the limit of processes (ulimit -u, TasksMax, the pids limit of the container)"
-        print(f"{program}: no more threads can be started; {hint}", file=sys.stderr)
+        limits = (
+            "of processes (ulimit -u, TasksMax, the pids limit of the container) or of memory (ulimit -v, ulimit -d)"
+        )
+        print(f"{program}: no more threads can be started; raise the limit {limits}", file=sys.stderr)
         return failed
     except ReaderGoneError:
         return failed
@@ -115,7 +117,9 @@ def _run_entry_point(name: str, words: Sequence[str]) -> int:
     run: Callable[[Sequence[str]], int] = found[0].load()
     try:
         code = run(words)
-    except BrokenPipeError as error:
+    except OSError as error:
+        if error.filename is not None:  # not standard output
+            raise
         streams.give_up(error)
     if sys.stdout is not None:
         streams.flush()

@@ -117,9 +117,12 @@ class Verdict(Struct, frozen=True):
     detail: Text = Text("", "")
 
 
+STARTING = Verdict(VerdictState.UNKNOWN, "starting", Text("not observed for long enough yet", "观察时间还不够长"))
+
+
 class Verdicts(Struct, frozen=True, kw_only=True):
     """The verdict on every replica by name, on every GPU by UUID, and on the node."""
 
     replicas: Mapping[str, Verdict] = EMPTY
     gpus: Mapping[str, Verdict] = EMPTY
-    node: Verdict = Verdict(VerdictState.UNKNOWN, "starting")
+    node: Verdict = STARTING

@@ -23,13 +23,11 @@ from exporter.diagnosis.diagnose import arrange, find
 from exporter.diagnosis.history import DiagnosisHistory
 from exporter.diagnosis.verdicts import NO_PROGRESS, RELEASED, verdicts
 from exporter.model import Quantity, ReplicaState, Snapshot
-from exporter.model.finding import Finding, SubjectKind, Verdict, Verdicts, VerdictState
+from exporter.model.finding import STARTING, Finding, SubjectKind, Verdict, Verdicts, VerdictState
 
 # Seconds that a verdict must hold until it is shown.
 VERDICT_HOLD = {VerdictState.SERVE: 10.0, VerdictState.DRAIN: 5.0, VerdictState.EJECT: 5.0, VerdictState.UNKNOWN: 0.0}
 RESUME_SECONDS = 8.0  # after a gap until it is judged again: an exchange that the gap broke off, and the next one
-
-_STARTING = Verdict(VerdictState.UNKNOWN, "starting")
 
 
 class _Held(Struct):
@@ -143,9 +141,9 @@ def _hold(
         entry = pending.get(name)
         is_unknown = entry is None or entry.shown.state is VerdictState.UNKNOWN
         if is_unknown and verdict.state is VerdictState.SERVE and name in unjudged:
-            verdict = _STARTING  # noqa: PLW2901 - all that follows judges this one
+            verdict = STARTING  # noqa: PLW2901 - all that follows judges this one
         if entry is None:  # the first snapshot knows nothing of the past, and must not eject
-            first = verdict if verdict.state is VerdictState.SERVE else _STARTING
+            first = verdict if verdict.state is VerdictState.SERVE else STARTING
             entry = pending[name] = _Pending(first, verdict, now)
         if verdict.state is entry.shown.state:
             entry.shown, entry.wanted, entry.since = verdict, verdict, now

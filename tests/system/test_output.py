@@ -73,6 +73,13 @@ def test_what_cannot_be_written_is_one_line_and_exit_code_one(command, where, co
     assert not [row for row in lines if "Traceback" in row or "Exception" in row], lines
 
 
+def test_dashboards_whose_summary_cannot_be_printed_are_written_and_that_is_said_in_one_line(tmp_path):
+    done = shell('"$0" -m exporter dashboards --output "$1" >/dev/full', str(tmp_path), PYTHONUNBUFFERED="1")
+    assert done.returncode == 1 and (tmp_path / "en").is_dir()
+    (line,) = done.stderr.decode().splitlines()
+    assert line == "shardwatch dashboards: standard output cannot be written: No space left on device"
+
+
 @pytest.mark.parametrize(
     ("command", "code"),
     [("alerts --diff --output {missing}", 1), ("dashboards --diff --output {missing}", 1),

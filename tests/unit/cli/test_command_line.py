@@ -329,7 +329,7 @@ def test_a_limit_of_threads_is_said_in_a_sentence(monkeypatch, capsys):
     monkeypatch.setattr(main, "_main", out_of_threads)
     assert main.main(["once"]) == 1
     stderr = capsys.readouterr().err
-    assert "ulimit -u" in stderr and "Traceback" not in stderr
+    assert "ulimit -u" in stderr and "ulimit -v" in stderr and "Traceback" not in stderr
 
 
 def test_any_other_error_of_that_kind_is_a_bug_and_shown_whole(monkeypatch):

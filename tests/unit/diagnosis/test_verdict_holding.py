@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from exporter.model import EngineReading, Quantity, SourceStatus
-from exporter.model.finding import VerdictState
+from exporter.model.finding import STARTING, Verdicts, VerdictState
 from exporter.runtime.diagnosis import RESUME_SECONDS, VERDICT_HOLD, Diagnosis
 from tests.support.builders import replica, snapshot
 from tests.support.records import replace
@@ -75,6 +75,11 @@ def test_a_refused_connection_ejects():
         VerdictState.SERVE,
         VerdictState.EJECT,
     ]
+
+
+def test_a_verdict_of_the_first_seconds_says_why_it_is_unknown():
+    assert STARTING.detail.en and STARTING.detail.zh
+    assert Verdicts().node == STARTING
 
 
 def test_after_a_restart_of_the_daemon_a_busy_replica_is_unknown_until_its_progress_was_judged():
