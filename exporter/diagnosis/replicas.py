@@ -24,6 +24,7 @@ from exporter.model.finding import Evidence, Finding, Severity, Subject, Subject
 from exporter.model.text import Text
 
 _WAIT = Text("busy without computing, as in a collective that does not end", "繁忙但没有计算，如同集合通信不结束")
+_SILENT, _CUT_OFF = Text("does not answer", "无响应"), Text("does not finish its answer", "未完成应答")
 _NO_WORK = Text("idle: the engine gives them no work", "空闲：引擎没有下发任务")
 
 
@@ -64,15 +65,16 @@ def _down(view: View, past: Past, replica: ReplicaState) -> Iterator[Finding]:
     model, others = replica.labels.model, view.siblings_of(replica)
     sent = _still_sent(view, replica.name)
     known = past.of(replica.name)
+    fault = _CUT_OFF if status.reason == "closed" else _SILENT
     is_loading = known.down_for < limit.LOADING_SECONDS or not known.served_last
     yield Finding(
         id="EngineDown",
         severity=Severity.WARNING if others and is_loading else Severity.CRITICAL,
         subject=replica_subject(replica),
         summary=Text(
-            f"{replica.name} does not answer ({status.reason})"
+            f"{replica.name} {fault.en} ({status.reason})"
             + (sent.en if others else f"; nothing else serves {model}"),
-            f"{replica.name} 无响应（{status.reason}）" + (sent.zh if others else f"；没有其他副本提供 {model}"),
+            f"{replica.name} {fault.zh}（{status.reason}）" + (sent.zh if others else f"；没有其他副本提供 {model}"),
         ),
         evidence=(*why_down(status), *_traffic(view, replica.name)),
         actions=(
@@ -273,17 +275,17 @@ def _mean(gpus: Sequence[CardState], name: Signal) -> float | None:
 
 
 def _asleep_with_queue(replica: ReplicaState, waiting: float) -> Finding:
-    name = replica.name
     return Finding(
         id="EngineIdleWithQueue",
         severity=Severity.WARNING,
         subject=replica_subject(replica),
         summary=Text(
-            f"{name} is asleep while {waiting:g} requests wait", f"{name} 处于休眠，{waiting:g} 个请求在排队"
+            f"{replica.name} is asleep while {waiting:g} requests wait",
+            f"{replica.name} 处于休眠，{waiting:g} 个请求在排队",
         ),
         evidence=(Evidence("requests_waiting", waiting),),
         actions=(Text("Wake it up: POST /wake_up.", "唤醒该副本：POST /wake_up。"),),
-        replica=name,
+        replica=replica.name,
     )
 
 

@@ -130,5 +130,9 @@ def _parallel_sizes(answer: Mapping[str, object], keys: Sequence[str]) -> Parall
 
 
 def _text(answer: Mapping[str, object], keys: Sequence[str]) -> str:
-    values = (answer.get(key) for key in keys)
-    return next((clean(text) for text in values if isinstance(text, str) and text), "")
+    """Return the first text among these keys; of a path the file's name, since a label shows no directories."""
+    for key in keys:
+        text = answer.get(key)
+        if isinstance(text, str) and text:
+            return clean(text.rpartition("/")[2] if key.endswith("_path") else text)
+    return ""

@@ -34,6 +34,7 @@ def _names(name: str) -> tuple[str, ...]:
     )
 
 
+_DECISIONS = (*_names("disagg_decision_total"), *_names("pd_decision_total"))  # the older one with its handler alone
 _ERROR_CODES = OutcomeWords(
     otherwise=RequestOutcome.ERROR,
     words={
@@ -74,7 +75,7 @@ INFERENCE_EXTENSION = Gateway(
         GatewayField(Measure.POLL_ERRORS, _names("datalayer_poll_errors_total")),
         GatewayField(Measure.POLL_ERRORS, _names("datalayer_extract_errors_total")),
         # Only with the plugin that decides about disaggregation.
-        GatewayField(Measure.DECODE_ONLY, _names("disagg_decision_total"), where=_decode_only),
-        GatewayField(Measure.DISAGGREGATED, _names("disagg_decision_total"), where=_disaggregated),
+        GatewayField(Measure.DECODE_ONLY, _DECISIONS, where=_decode_only),
+        GatewayField(Measure.DISAGGREGATED, _DECISIONS, where=_disaggregated),
     ),
 )  # fmt: skip

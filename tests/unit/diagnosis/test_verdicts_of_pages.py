@@ -63,13 +63,15 @@ def test_an_engine_that_stops_without_requests_looks_idle_as_long_as_its_page_is
 class Stopped:
     """A server whose processes were all stopped after its first page: connections are accepted, none is answered."""
 
+    error = EndpointError("timeout", "no answer in time")
+
     def __init__(self):
         self._pages = iter([IDLE])
 
     def fetch(self, path=None):
         for body in self._pages:
             return ReplayedPage(body=body)
-        raise EndpointError("timeout", "no answer in time")
+        raise self.error
 
     def close(self):
         """Nothing is open."""
@@ -103,3 +105,12 @@ def test_an_engine_that_was_put_to_sleep_is_drained_and_not_ejected_however_long
     verdict = lived([page], seconds=300.0)[-1].verdicts.replicas["a"]
     assert (verdict.state, verdict.reason) == (VerdictState.DRAIN, "asleep")
     assert "wake it up" in verdict.detail.en
+
+
+def test_an_answer_that_was_cut_off_is_not_called_silence():
+    class CutOff(Stopped):
+        error = EndpointError("closed", "the peer closed the connection inside a chunked body")
+
+    assert [finding.summary.en for finding in lived(CutOff(), seconds=60.0)[1].findings] == [
+        "a does not finish its answer (closed); nothing else serves m"
+    ]

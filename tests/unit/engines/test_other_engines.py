@@ -90,7 +90,7 @@ def test_the_model_and_build_of_llama_cpp_come_from_its_properties():
         def fetch(self, path=None):
             if path == "/props":
                 return ReplayedPage(
-                    body=b'{"build_info": "b6432-0a1b2c3", "model_alias": "", "model_path": "qwen.gguf"}'
+                    body=b'{"build_info": "b6432-0a1b2c3", "model_alias": "", "model_path": "/srv/models/qwen.gguf"}'
                 )
             return super().fetch(path)
 

@@ -418,3 +418,10 @@ def test_an_endpoint_picker_tells_what_it_cannot_see_and_whether_it_disaggregate
     pool = read("inference_extension", page).pools[""]
     assert (pool.stale_endpoints, pool.poll_errors, pool.decode_only) == (2.0, 7.0, 9.0)
     assert pool.disaggregated is None
+
+
+def test_the_older_counter_of_decisions_is_read_where_the_newer_one_is_not():
+    old = 'llm_d_inference_scheduler_pd_decision_total{model_name="m",decision_type="decode-only"} 9\n'
+    new = 'llm_d_inference_scheduler_disagg_decision_total{model_name="m",decision_type="decode-only"} 8\n'
+    assert read("inference_extension", old).pools[""].decode_only == 9.0
+    assert read("inference_extension", old + new).pools[""].decode_only == 8.0
