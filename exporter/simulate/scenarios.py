@@ -285,7 +285,7 @@ SCENARIOS = (
     ),
     Scenario(
         name="nic",
-        summary="replicas that span nodes: a network adapter flaps and loses its link, and its replica freezes",
+        summary="two replicas: a network adapter flaps and loses its link, and the replica that needs it freezes",
         product=H100,
         replicas=TWO_REPLICAS,
         has_nics=True,

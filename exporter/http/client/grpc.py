@@ -40,6 +40,8 @@ def call(path: str, method: str, seconds: float) -> bytes:
             sock.sendall(_request(method))
             phase = "reading the answer"
             return _message(_answer(sock, deadline))
+    except ConnectionRefusedError:
+        raise EndpointError("refused", "nobody listens on that socket, or the file is none") from None
     except OSError as error:
         raise explain(error, phase, seconds) from None
 
@@ -91,7 +93,7 @@ def _answer(sock: socket.socket, deadline: Deadline) -> bytes:
         if kind in (_SETTINGS, _PING) and not flags & _ACK:
             sock.settimeout(deadline.remaining())
             sock.sendall(_frame(kind, _ACK, 0, payload if kind == _PING else b""))
-        elif kind == _GOAWAY or (kind == _RST_STREAM and stream == _STREAM):
+        elif (kind == _GOAWAY and not _finishes(payload)) or (kind == _RST_STREAM and stream == _STREAM):
             raise EndpointError("refused", "the server refused the call")
         elif stream == _STREAM:
             if kind == _DATA:
@@ -99,6 +101,12 @@ def _answer(sock: socket.socket, deadline: Deadline) -> bytes:
             if kind in (_DATA, _HEADERS) and flags & _END_STREAM:
                 return bytes(data)
     raise EndpointError("closed", "the server closed the connection without an answer")
+
+
+def _finishes(goodbye: bytes) -> bool:
+    """Return whether a server that closes the connection answers this call first."""
+    last_stream = int.from_bytes(goodbye[:4], "big") & 0x7FFFFFFF
+    return len(goodbye) >= 8 and last_stream >= _STREAM and not any(goodbye[4:8])
 
 
 def _unpadded(payload: bytes) -> bytes:

@@ -95,6 +95,46 @@ def test_devices_of_a_pod_are_bounded():
     assert len(read.devices) == pod_resources.MAX_DEVICES
 
 
+def test_devices_of_other_kinds_do_not_crowd_out_gpus():
+    functions = [f"0000:3b:02.{number}" for number in range(1000)]
+    (read,) = allocated_pods(pod("x", "ml", c=[*functions, "GPU-a"]))
+    assert "GPU-a" in read.devices and len(read.devices) == pod_resources.MAX_DEVICES + 1
+
+
+def test_of_empty_pods_no_more_are_read_than_of_others():
+    empty = pod("web", "ml", nginx=[])
+    assert allocated_pods(empty * pod_resources.MAX_PODS + CHAT) == ()
+    assert allocated_pods(empty * (pod_resources.MAX_PODS - 1) + CHAT) == PODS[:1]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [field(2, b"") * 400_000, pod("x", "ml", c=["d"] * 400_000), field(1, field(3, b"") * 400_000)],
+    ids=["fields", "devices", "containers"],
+)
+def test_an_answer_of_countless_fields_is_refused_before_all_are_read(message):
+    with pytest.raises(ValueError, match="more fields"):
+        allocated_pods(message)
+
+
+def test_the_last_good_list_goes_on_for_ten_minutes(path):
+    now = [0.0]
+    provider = PodResources(path, lambda: now[0])
+    with kubelet(path, lambda _: CHAT):
+        provider.refresh()
+    now[0] = 600.0
+    assert provider.refresh().pods == PODS[:1]
+    now[0] = 601.0
+    assert provider.refresh().pods == ()
+
+
+def test_a_socket_that_nobody_listens_on_is_no_matter_of_a_port(path):
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(path)
+    problem = PodResources(path).refresh().problem
+    assert (problem.reason, str(problem)) == ("refused", "nobody listens on that socket, or the file is none")
+
+
 def settings(flags=0, payload=b""):
     return client._frame(4, flags, 0, payload)
 
@@ -109,6 +149,7 @@ ODD = {
     "HTTP/1.1": (b"HTTP/1.1 400 Bad Request\r\n\r\n", "protocol"),
     "a stream without a message": (settings() + client._frame(1, 5, 1, b"\x88"), "refused"),
     "goodbye": (client._frame(7, 0, 0, bytes(8)), "refused"),
+    "goodbye in trouble": (client._frame(7, 0, 0, (1).to_bytes(4, "big") + (2).to_bytes(4, "big")), "refused"),
     "a stream that is reset": (client._frame(3, 0, 1, bytes(4)), "refused"),
     "a compressed message": (data(b"\1" + MESSAGE[1:]), "protocol"),
     "half a message": (data(MESSAGE[:-1]), "protocol"),
@@ -155,6 +196,12 @@ def test_padding_and_pings_between_are_understood(path):
     half = len(MESSAGE) // 2
     answer = settings() + data(b"\3" + MESSAGE[:half] + bytes(3), 8) + ping + settings(1) + data(MESSAGE[half:])
     with answering(path, answer):
+        assert client.call(path, METHOD, 10.0) == CHAT
+
+
+def test_a_server_that_says_goodbye_and_answers_first_is_understood(path):
+    goodbye = client._frame(7, 0, 0, (1).to_bytes(4, "big") + bytes(4))
+    with answering(path, settings() + goodbye + data(MESSAGE)):
         assert client.call(path, METHOD, 10.0) == CHAT
 
 
