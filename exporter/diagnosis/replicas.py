@@ -64,8 +64,7 @@ def _down(view: View, past: Past, replica: ReplicaState) -> Iterator[Finding]:
         return
     model, others = replica.labels.model, view.siblings_of(replica)
     sent = _still_sent(view, replica.name)
-    known = past.of(replica.name)
-    fault = _CUT_OFF if status.reason == "closed" else _SILENT
+    known, fault = past.of(replica.name), _CUT_OFF if status.reason == "closed" else _SILENT
     is_loading = known.down_for < limit.LOADING_SECONDS or not known.served_last
     yield Finding(
         id="EngineDown",
@@ -290,8 +289,7 @@ def _asleep_with_queue(replica: ReplicaState, waiting: float) -> Finding:
 
 
 def _idle_with_queue(view: View, replica: ReplicaState) -> Iterator[Finding]:
-    waiting = requests(replica, Quantity.REQUESTS_WAITING)
-    utilization = _utilization(view, replica.name)
+    waiting, utilization = requests(replica, Quantity.REQUESTS_WAITING), _utilization(view, replica.name)
     if not waiting or utilization is None or utilization >= limit.IDLE_WITH_QUEUE_WARNING or replica.frozen:
         return  # a standstill explains it
     if replica.reading is not None and replica.reading.is_asleep:

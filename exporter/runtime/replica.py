@@ -126,6 +126,7 @@ class ReplicaHandler:
         if known is None or (self.config.kind == "auto" and not still_matches(known, body)):
             kind = self._recognised(body)
             if kind is not known:
+                self._log_other_kind(known, kind)
                 self._warn_of_other_engines(kind, body)
                 self._read_as(kind)
                 self._reset()
@@ -160,6 +161,13 @@ class ReplicaHandler:
             raise PageError("unsupported_engine", f"this version does not read pages of kind {self.config.kind} yet")
         reason = "unknown_engine" if holds_samples(body) else "not_metrics"
         raise PageError(reason, unknown_pages.explain(body, unknown_pages.ENGINE))
+
+    def _log_other_kind(self, known: Engine | None, kind: Engine) -> None:
+        if known is not None and self._rate_limiter.allow():
+            log_event(
+                logger, logging.WARNING, "kind_changed", "another kind of engine answers; windows start anew",
+                source=self._poll_loop.source, kind=kind.kind, before=known.kind,
+            )  # fmt: skip
 
     def _warn_of_other_engines(self, kind: Engine, body: bytes) -> None:
         others = [other.kind for other in detect_all(body) if other is not kind and not other.wrapper]

@@ -121,6 +121,16 @@ def test_freezing_and_moving_again_are_each_said_once(caplog):
     ]
 
 
+def test_another_kind_of_engine_under_the_same_url_is_said_once(caplog):
+    clock = Clock()
+    poller = make_poller([page(100), b"tgi_queue_size 0\ntgi_request_success 1\n"], clock)
+    with caplog.at_level(logging.WARNING, logger="exporter.runtime.replica"):
+        polled(poller, clock, 5)
+    assert [line for line in caplog.messages if "kind_changed" in line] == [
+        'event=kind_changed source=engine:a kind=tgi before=vllm msg="another kind of engine answers; windows start anew"'
+    ]
+
+
 def test_a_standstill_without_running_requests_is_said_as_such(caplog):
     waits = b"vllm:num_requests_running 0\nvllm:num_requests_waiting 2\nvllm:generation_tokens_total %d\n"
     clock = Clock()
