@@ -121,7 +121,8 @@ class DiagnosisHistory:
             self._counters.update(snapshot.at, dict(self._read(snapshot)))
             self._sampled_at = snapshot.at
             self._throttled = {
-                (card.facts.uuid, reason): share
+                # A reading and its snapshot are of different moments, so the quotient may exceed 1.
+                (card.facts.uuid, reason): min(1.0, share)
                 for card in snapshot.cards
                 for reason in _REASONS
                 if (share := self._counters.rate(("gpu", card.facts.uuid, reason))) is not None

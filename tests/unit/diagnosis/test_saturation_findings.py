@@ -98,3 +98,12 @@ def test_a_queue_at_an_engine_that_was_put_to_sleep_asks_to_wake_it_up():
     finding = {found.id: found for found in find(now)}["EngineIdleWithQueue"]
     assert finding.summary.en == "a is asleep while 2 requests wait"
     assert [step.en for step in finding.actions] == ["Wake it up: POST /wake_up."]
+
+
+def test_a_gpu_throttled_all_the_time_is_throttled_for_no_more_than_all_of_it():
+    """Its readings and the snapshots are of different moments."""
+    past = DiagnosisHistory()
+    for second in range(0, 60, 10):
+        reading = replace(card().reading, clock_event_seconds={"sw_thermal_slowdown": 1.01 * second})
+        newest = past.update(replace(snapshot(cards=(replace(card(), reading=reading),)), at=1000.0 + second))
+    assert newest.throttled == {(card().facts.uuid, "sw_thermal_slowdown"): 1.0}
