@@ -81,6 +81,7 @@ class ShownFinding(Struct, frozen=True, kw_only=True):
     causes: tuple[ShownFinding, ...]
     steps: tuple[str, ...]
     runbook: str
+    impact: str = ""  # what users feel; of causes ""
     more_evidence: int = 0  # what there is of each besides
     more_causes: int = 0
 

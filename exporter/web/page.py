@@ -13,6 +13,7 @@ from exporter.model.finding import Finding, VerdictState
 from exporter.model.text import Language
 from exporter.web import values
 from exporter.web.history import Event
+from exporter.web.impact import Impact, of_snapshot
 from exporter.web.marks import severity_level, verdict_cell
 from exporter.web.model import Level, NodePage, PageCell, ShownEvent, ShownFinding
 from exporter.web.tables import tables
@@ -38,6 +39,7 @@ def build(
         return empty
     now, is_old = snapshot.unix_time, age > values.TOO_OLD
     at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
+    impact = of_snapshot(snapshot)
     past = say("none_found_then").format(time=at)
     return NodePage(
         node=empty.node,
@@ -51,7 +53,7 @@ def build(
         unix_time=now,
         time=at,
         age=age,
-        problems=tuple(_problem(finding, language, say, now) for finding in snapshot.findings[:MAX_PROBLEMS]),
+        problems=tuple(_problem(finding, language, say, now, impact) for finding in snapshot.findings[:MAX_PROBLEMS]),
         more_problems=max(0, len(snapshot.findings) - MAX_PROBLEMS),
         counts=tuple(_counts(snapshot, say)),
         summary=PageCell(past, level=Level.UNKNOWN) if is_old else _summary(snapshot, say),
@@ -81,7 +83,9 @@ def _facts(snapshot: Snapshot, say: Words) -> list[str]:
     return [*facts, say("one_replica") if count == 1 else say("replicas_count").format(count=count)]
 
 
-def _problem(finding: Finding, language: Language, say: Words, now: float) -> ShownFinding:
+def _problem(
+    finding: Finding, language: Language, say: Words, now: float, impact: Impact | None = None
+) -> ShownFinding:
     since = ""
     if finding.since is not None:
         lasted = values.age(max(0.0, now - finding.since), say)
@@ -105,6 +109,7 @@ def _problem(finding: Finding, language: Language, say: Words, now: float) -> Sh
         more_causes=max(0, len(finding.causes) - MAX_CAUSES),
         steps=tuple(clean(step.in_(language), MAX_SENTENCE) for step in finding.steps),
         runbook=clean(finding.id),
+        impact=impact.of(finding, language) if impact is not None else "",
     )
 
 

@@ -48,6 +48,8 @@ def _problem(problem: ShownFinding, say: Words) -> Iterator[str]:
     yield from _causes(problem, say, "    ")
     if problem.evidence:
         yield "    " + pair(say, "evidence", _evidence(problem, say))
+    if problem.impact:
+        yield "    " + pair(say, "impact", problem.impact)
     if len(problem.steps) == 1:
         yield "    " + pair(say, "do", problem.steps[0])
     elif problem.steps:

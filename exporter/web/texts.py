@@ -56,6 +56,7 @@ TEXTS: Mapping[str, Text] = {
     "reason": Text("{text} ({reason})", "{text}（{reason}）"),
     "cause": Text("Cause", "原因"),
     "evidence": Text("Evidence", "依据"),
+    "impact": Text("Impact", "影响"),
     "do": Text("What to do", "处理"),
     "runbook": Text("runbook", "运行手册"),
     "since": Text("since {time} ({age})", "自 {time} 起（{age}）"),

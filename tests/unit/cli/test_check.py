@@ -408,6 +408,15 @@ def test_a_replica_that_stopped_has_stalled_requests_and_no_latency_of_before(fi
     assert impact == "impact: 26 requests stalled"
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_replica_that_lost_a_gpu_shows_no_latency_of_before_while_its_progress_is_not_judged_yet(nested):
+    lost = msgspec.structs.replace(CAUSE, id="GpuLost", replica="chat-b", evidence=())
+    found = msgspec.structs.replace(FINDING, replica="chat-b", evidence=(), causes=(lost,)) if nested else lost
+    node = document(findings=(found,), replicas=(replica("chat-a", 0.018), replica("chat-b", 0.018)))
+    (impact,) = [line.strip() for line in report(Answer(url="h:1", document=node)) if "impact" in line]
+    assert impact == "impact: 25 running, 1 waiting"
+
+
 @pytest.mark.parametrize(("name", "absent"), [("itl_mean", "ITL"), ("ttft_mean", "TTFT")])
 def test_a_latency_of_the_evidence_stands_there_alone(name, absent):
     mean = (api.EvidenceDocument(name=name, value=0.02, unit="seconds"),)

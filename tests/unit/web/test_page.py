@@ -8,6 +8,7 @@ from math import nan
 
 import pytest
 
+from exporter.cli.check_impact import impact as check_impact
 from exporter.diagnosis.conditions import CONDITIONS
 from exporter.model import (
     Backend,
@@ -30,6 +31,7 @@ from exporter.model.finding import Evidence, Finding, Severity, Subject, Subject
 from exporter.model.nic import NearGpu, NicPort, NicPortKey, NicState
 from exporter.model.owner import GpuOwner, Owner
 from exporter.model.text import Language, Text
+from exporter.render.api_documents import node as node_document
 from exporter.web import plain, values
 from exporter.web.gpu_problems import GPU_PROBLEMS, gpu_problem
 from exporter.web.history import POINTS, Event, NodeHistory
@@ -116,6 +118,20 @@ def test_evidence_that_stands_with_the_cause_is_not_repeated(heat):
     shown = replace(heat[0], findings=(replace(heat[0].findings[0], evidence=(other,)),))
     shown_evidence = page_of(shown).problems[0].evidence
     assert [name for name, _ in shown_evidence] == ["temperature"], "another value is no repetition"
+
+
+@pytest.mark.parametrize("language", list(Language))
+def test_a_finding_says_what_the_users_of_its_replica_feel_as_check_does(heat, language):
+    shown, history = heat
+    node = node_document(shown, language)
+    first = next(found for found in node.findings if found.replica)
+    felt = check_impact(first, node, language)
+    assert "ITL p50" in felt or "TTFT p99" in felt
+    page = page_of(shown, history, language)
+    assert felt in [problem.impact for problem in page.problems]
+    heading = words(language)("impact")
+    assert f"<dt>{heading}</dt><dd><bdi>{felt}</bdi></dd>" in html_of(shown, history, language)
+    assert any(line.strip().endswith(felt) and heading in line for line in plain.write(page).splitlines())
 
 
 def test_the_replica_that_waits_for_a_straggler_is_marked(heat):
