@@ -82,8 +82,12 @@ def _absent(tuning: Tuning) -> Alert:
         severity=Severity.CRITICAL,
         symptom=True,
         component=Component.EXPORTER,
-        # Where pods are scraped by their annotations, the job has another name.
-        expr=unless(absent(select(UP, job=tuning.job)), count_by(select(m.SHARDWATCH_BUILD_INFO)), on=()),
+        # Where pods are scraped by their annotations, the job has another name.  Daemons that are all down have targets.
+        expr=unless(
+            absent(select(UP, job=tuning.job)),
+            count_by(select(m.SHARDWATCH_BUILD_INFO) | and_on(select(UP), _DAEMONS, on=NODE)),
+            on=(),
+        ),
         for_="5m",
         panel=SELF_DAEMON,
         summary=Text(

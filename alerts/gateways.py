@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from alerts.lookup import bound, listed
 from alerts.panel_ids import (
     IMBALANCE_BACKENDS,
     IMBALANCE_BUSIEST,
@@ -10,7 +13,7 @@ from alerts.panel_ids import (
     IMBALANCE_PICKER,
     IMBALANCE_POOLS,
 )
-from alerts.recordings import ALERTS_LABELS, NODE, POOL, WINDOW
+from alerts.recordings import ALERTS_LABELS, NODE, POOL, WINDOW, failing
 from alerts.rule import Alert, Component, Group
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
@@ -20,6 +23,7 @@ from exporter.model.text import Text
 from exporter.promql import (
     Expr,
     ExternalMetric,
+    Match,
     aggregate,
     and_on,
     avg_by,
@@ -27,17 +31,30 @@ from exporter.promql import (
     count_by,
     increase,
     max_by,
+    no_regex,
     over_time,
     rate,
+    regex,
     select,
     sum_by,
+    topk,
     unless,
     without_value,
 )
 
-# Several daemons may read one gateway; a pool that is down for all of them fires once.
+# Several daemons may read one gateway; a pool that is down for all of them fires once.  A loopback address, which is the
+# name of a gateway without another one, is another gateway on each node.
 _SHARED = ("job", "gateway", "kind", "pool")
-_POOL_ALERTS = ExternalMetric(name="ALERTS", labels=(ALERTS_LABELS - {"instance"}) | set(_SHARED))
+LOOPBACK = r"(127\..*|localhost|\[::1\])(:.*)?"
+_BY_SUBJECT = ((regex(LOOPBACK), POOL), (no_regex(LOOPBACK), _SHARED))
+_POOL_ALERTS = ExternalMetric(name="ALERTS", labels=ALERTS_LABELS | set(POOL))
+_REPLICA_ALERTS = ExternalMetric(name="ALERTS", labels=ALERTS_LABELS | {"replica"})
+_STOPPED = ("EngineDown", "EngineFrozen", "EngineNoTokens", "GpuLost")
+_SEEN_FROM = listed(
+    topk(8, max_by(select(m.GATEWAY_BACKEND_UP, **bound(*_SHARED)), *NODE).equals(0)),
+    "Seen from {[label instance]}.",
+    "观测自 {[label instance]}。",
+)
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
@@ -78,40 +95,48 @@ def _unreadable() -> Alert:
     )
 
 
-def _pool_down() -> Alert:
-    down = count_by(max_by(select(m.GATEWAY_BACKEND_UP), *POOL).equals(0), *_SHARED)
+def _without_backend(gateway: Match, pool: tuple[str, ...]) -> Expr:
+    """Return the pools of these gateways without a healthy backend, by the labels that tell pools apart."""
+    down = count_by(max_by(select(m.GATEWAY_BACKEND_UP, gateway=gateway), *POOL).equals(0), *pool)
     # The newest requests may be of before: where replicas behind it are well, the pool is drained, and nobody asks.
-    before = max_by(over_time("max", select(m.GATEWAY_BACKEND_UP), "2m"), *_SHARED) > 0
-    well = _with_replicas(max_by(select(m.LLM_UP), *NODE, "replica").equals(1))
-    drained = and_on(before, well, on=_SHARED)
-    requests = unless(
-        sum_by(increase(select(m.GATEWAY_POOL_REQUESTS_TOTAL), "2m") > 0, *_SHARED), drained, on=_SHARED
-    )
+    before = max_by(over_time("max", select(m.GATEWAY_BACKEND_UP), "2m"), *pool) > 0
+    serving = max_by(select(m.LLM_UP), *NODE, "replica").equals(1)
+    well = max_by(_with_replicas(select(m.GATEWAY_BACKEND_REPLICA_INFO), serving), *pool)
+    drained = and_on(before, well, on=pool)
+    requests = unless(sum_by(increase(select(m.GATEWAY_POOL_REQUESTS_TOTAL), "2m") > 0, *pool), drained, on=pool)
     # Some gateways do not count requests without a backend: once firing, it lasts until a backend is up.
     asked = (
         requests
-        | sum_by(select(m.GATEWAY_POOL_REQUESTS_QUEUED) > 0, *_SHARED)
-        | max_by(select(_POOL_ALERTS, alertname="GatewayPoolDown"), *_SHARED)
+        | sum_by(select(m.GATEWAY_POOL_REQUESTS_QUEUED) > 0, *pool)
+        | max_by(select(_POOL_ALERTS, alertname="GatewayPoolDown"), *pool)
     )
-    of_gateway = sum_by(increase(select(m.GATEWAY_POOL_REQUESTS_TOTAL, pool=""), "2m") > 0, "job", "gateway")
-    uncounted = unless(down, select(m.GATEWAY_POOL_REQUESTS_TOTAL), on=("job", "gateway"))
+    whole = tuple(label for label in pool if label not in {"kind", "pool"})
+    of_gateway = sum_by(increase(select(m.GATEWAY_POOL_REQUESTS_TOTAL, pool=""), "2m") > 0, *whole)
+    uncounted = unless(down, select(m.GATEWAY_POOL_REQUESTS_TOTAL), on=whole)
+    return and_on(down, asked, on=pool) | and_on(down, of_gateway, on=whole) | uncounted
+
+
+def _pool_down() -> Alert:
+    local, shared = (_without_backend(gateway, pool) for gateway, pool in _BY_SUBJECT)
     return Alert(
         name="GatewayPoolDown",
         severity=Severity.CRITICAL,
         symptom=True,
         component=Component.GATEWAY,
-        expr=and_on(down, asked, on=_SHARED) | and_on(down, of_gateway, on=("job", "gateway")) | uncounted,
+        expr=replace(local | shared, labels=shared.labels),
+        optional_labels=frozenset({"instance"}),
         for_="1m",
         panel=IMBALANCE_BACKENDS,
         summary=Text(
-            "Pool {{ $labels.pool }} of gateway {{ $labels.gateway }} has no healthy backend",
-            "网关 {{ $labels.gateway }} 的后端池 {{ $labels.pool }} 没有健康的后端",
+            "Pool {{ $labels.pool }} of gateway {{ $labels.gateway }}{{ with $labels.instance }} on {{ . }}{{ end }} has no "
+            "healthy backend",
+            "{{ with $labels.instance }}{{ . }} 上的{{ end }}网关 {{ $labels.gateway }} 的后端池 {{ $labels.pool }} 没有健康的后端",
         ),
         description=Text(
-            "Every backend of the pool is down according to the gateway (seen from {{ $value | humanize }} "
-            "nodes), and the pool receives requests: they fail.",
-            "网关认为该池的所有后端均不可用（{{ $value | humanize }} 个节点观测到），而该池仍有请求：全部失败。",
-        ),
+            "Every backend of the pool is down according to the gateway, and the pool receives requests: they fail.",
+            "网关认为该池的所有后端均不可用，而该池仍有请求：全部失败。",
+        )
+        + _SEEN_FROM,
         action=Text(
             "Start the replicas. If they are up, fix the gateway's health check.",
             "启动副本；若副本在线，请修正网关的健康检查。",
@@ -151,13 +176,16 @@ def _errors(tuning: Tuning) -> tuple[Alert, ...]:
     enough: Expr = increase(select(m.GATEWAY_POOL_REQUESTS_TOTAL), "5m") >= limits.error_requests.warning
 
     def alert(severity: Severity, value: float) -> Alert:
+        errors = and_on(failed / served > value, enough, on=POOL)
+        told = _told(tuning, value)
+        elsewhere = _told(tuning, value, gateway=no_regex(LOOPBACK))  # another node may know the replica
         return Alert(
             name="GatewayErrors",
             severity=severity,
             symptom=severity is Severity.CRITICAL,
             component=Component.REQUEST,
             # Failing replicas behind the pool have an alert of the same severity, which names them.
-            expr=unless(and_on(failed / served > value, enough, on=POOL), _failing_replicas(value), on=_SHARED),
+            expr=unless(unless(errors, told, on=POOL), max_by(elsewhere, *_SHARED), on=_SHARED),
             for_=limits.error_ratio.for_,
             keep_firing_for="3m",
             panel=IMBALANCE_POOLS,
@@ -182,15 +210,19 @@ def _errors(tuning: Tuning) -> tuple[Alert, ...]:
     return tuple(alert(Severity(tier), value) for tier, value in limits.error_ratio.tiers())
 
 
-def _failing_replicas(threshold: float) -> Expr:
-    """Return the pools with a backend that is a replica whose own error ratio exceeds the threshold."""
-    return _with_replicas(max_by(select(m.LLM_ERROR_RATIO, window=WINDOW), *NODE, "replica") > threshold)
+def _told(tuning: Tuning, threshold: float, **gateway: Match) -> Expr:
+    """Return the pools with requests to a replica that fails as often or has stopped, of which another alert tells."""
+    replica = (*NODE, "replica")
+    fail = max_by(failing(threshold, tuning.thresholds.error_requests.warning), *replica)
+    stopped = max_by(select(_REPLICA_ALERTS, alertname=regex("|".join(_STOPPED)), alertstate="firing"), *replica)
+    down = select(m.GATEWAY_BACKEND_UP, **gateway).equals(0)  # gets no requests, so that it explains no errors
+    behind = unless(select(m.GATEWAY_BACKEND_REPLICA_INFO, **gateway), down, on=(*POOL, "backend"))
+    return _with_replicas(behind, (fail | stopped).as_unit(Unit.NONE))
 
 
-def _with_replicas(replicas: Expr) -> Expr:
-    """Return the pools with a backend that is one of these replicas."""
-    behind = binary("*", select(m.GATEWAY_BACKEND_REPLICA_INFO), replicas, on=(*NODE, "replica"), group_left=())
-    return max_by(behind, *_SHARED)  # several daemons may read the gateway, one of them knows the replica
+def _with_replicas(behind: Expr, replicas: Expr) -> Expr:
+    """Return the pools with a backend that is one of these replicas, by the node that knows it."""
+    return max_by(binary("*", behind, replicas, on=(*NODE, "replica"), group_left=()), *POOL)
 
 
 def _uneven(tuning: Tuning) -> Alert:

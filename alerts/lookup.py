@@ -54,6 +54,24 @@ def lookup(query: Expr, en: str, zh: str) -> Text:
     return Text(f"{start} {english}{{{{ end }}}}", f"{start}{chinese}{{{{ end }}}}")
 
 
+def listed(query: Expr, en: str, zh: str) -> Text:
+    """Return a sentence shown when the query has a result; what is in its braces is said of each series.
+
+    ``[label NAME]`` stands for a label of the series: ``Seen from {[label instance]}.``
+    """
+    text = str(query)
+    labels = " ".join(f"$labels.{label}" for label in _BOUND.findall(text))
+    start = f"{{{{ with printf `{_BOUND.sub('%q', text)}` {labels} | query }}}}"
+
+    def filled(sentence: str, comma: str) -> str:
+        before, each, after = re.split(r"[{}]", sentence)
+        item = _LABEL.sub(r'{{ $each | label "\1" }}', each)
+        between = f"{{{{ if $i }}}}{comma}{{{{ end }}}}"
+        return f"{before}{{{{ range $i, $each := . }}}}{between}{item}{{{{ end }}}}{after}"
+
+    return Text(f"{start} {filled(en, ', ')}{{{{ end }}}}", f"{start}{filled(zh, '、')}{{{{ end }}}}")
+
+
 def _filled(sentence: str, language: Language) -> str:
     def word(found: re.Match[str]) -> str:
         chosen = words.chosen(_WORDS[found[1]], language)

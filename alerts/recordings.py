@@ -96,6 +96,12 @@ def memory_to_mean() -> Expr:
     return binary("/", used, several, on=REPLICA, group_left=()).as_unit(Unit.RATIO)
 
 
+def failing(ratio: float, requests: float) -> Expr:
+    """Return the replicas whose share of failed requests exceeds a ratio, among at least so many in 5 minutes."""
+    enough = select(FINISHED.known) * 300 >= requests
+    return and_on(select(m.LLM_ERROR_RATIO, window=WINDOW) > ratio, enough, on=REPLICA)
+
+
 _UTILIZATION = binary(
     "*", select(m.GPU_REPLICA_INFO), select(m.GPU_UTILIZATION_RATIO), on=GPU, group_left=()
 ).as_unit(Unit.RATIO)  # fmt: skip

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from alerts import lookups
 from alerts.panel_ids import REPLICA_DURATION, REPLICA_ERRORS, REPLICA_FIRST_TOKEN, REPLICA_TOKEN, PanelId
-from alerts.recordings import CLIENT_OUTCOMES, FINISHED, REPLICA, WINDOW
+from alerts.recordings import CLIENT_OUTCOMES, FINISHED, REPLICA, failing
 from alerts.rule import Alert, Component, Group, Recording, Rule
 from alerts.slo import FASTEST_BURN, Latency, ModelClass, bucket_bound
 from alerts.tuning import Tuning
@@ -355,14 +355,13 @@ def _without_bucket(latency: Latency, models: tuple[Match, ...]) -> Expr:
 
 def _failures(tuning: Tuning) -> Iterator[Alert]:
     limits = tuning.thresholds
-    enough = select(FINISHED.known) * 300 >= limits.error_requests.warning
     for tier, value in limits.error_ratio.tiers():
         yield Alert(
             name="HighErrorRatio",
             severity=Severity(tier),
             symptom=True,
             component=Component.REQUEST,
-            expr=and_on(select(m.LLM_ERROR_RATIO, window=WINDOW) > value, enough, on=REPLICA),
+            expr=failing(value, limits.error_requests.warning),
             for_=limits.error_ratio.for_,
             keep_firing_for="3m",
             panel=REPLICA_ERRORS,

@@ -21,7 +21,15 @@ _CHOICE_OF_WORDS = re.compile(r"\{\{ if [^}]*\}\}(.*?)\{\{ else \}\}\{\{ \. \}\}
 _OTHER_WORD = re.compile(r"\{\{ else if [^}]*\}\}")
 _VALUE = re.compile(rf"\$value \| {_FORM}\Z")
 _OF_QUERY = re.compile(rf'\. \| first \| (?:value \| {_FORM}|label "[a-z_]+")\Z')
-_QUERY, _WORD, _CHOICE = "query", "value of a label", "choice"  # what a part of a text is about
+_RANGE, _NOT_FIRST = "range $i, $each := .", "if $i"
+_OF_EACH = re.compile(r'\$each \| label "[a-z_]+"\Z')
+_QUERY, _WORD, _CHOICE, _EACH, _COMMA = (
+    "query",
+    "value of a label",
+    "choice",
+    "series",
+    "comma",
+)  # what a part of a text is about
 
 
 def labels_used(text: Text, optional: frozenset[str]) -> frozenset[str]:
@@ -67,6 +75,8 @@ def _moves(inner: str, inside: list[str]) -> bool:
         inside.pop()
     elif innermost == _QUERY and _WITH_VALUE_OF_LABEL.match(inner):
         inside.append(_WORD)
+    elif (innermost, inner) in {(_QUERY, _RANGE), (_EACH, _NOT_FIRST)}:
+        inside.append(_EACH if inner == _RANGE else _COMMA)
     elif innermost in {_WORD, _CHOICE} and (case := _CASE.match(inner)) and bool(case[1]) is (innermost == _CHOICE):
         inside += [] if case[1] else [_CHOICE]
     else:
@@ -77,6 +87,8 @@ def _moves(inner: str, inside: list[str]) -> bool:
 def _expands(inner: str, inside: list[str]) -> bool:
     if inside and inside[-1] == _QUERY:
         return bool(_OF_QUERY.match(inner))
+    if inside and inside[-1] == _EACH:
+        return bool(_OF_EACH.match(inner))
     return bool(inside) and inner == "."
 
 

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from alerts.gateways import LOOPBACK
 from alerts.rule import Alert, Component, RuleError
 from exporter.model.finding import Severity
 
@@ -42,7 +43,7 @@ class Inhibition:
     sources: tuple[str, ...]
     targets: tuple[str, ...]
     equal: tuple[str, ...]
-    where: tuple[tuple[str, str], ...] = ()
+    where: tuple[tuple[str, str, str], ...] = ()
     above: Severity | None = None
     below: tuple[Severity, ...] = ()
     ends: bool = False
@@ -108,13 +109,15 @@ def _causes(alerts: tuple[Alert, ...]) -> Iterator[Inhibition]:
     engines -= {"ModelLoadSlow"}  # says of a start that is over how long it took
     yield _rule("a lost GPU explains its other alerts", ("GpuLost",), gpus, GPU)
     # The page about the GPU names the replica, and says that it is frozen.
-    yield _rule("a lost GPU freezes its replica", ("GpuLost",), (*stopped[1:], *engines), REPLICA)
+    yield _rule("a lost GPU stops its replica", ("GpuLost",), (*stopped, "ReplicaVanished", *engines), REPLICA)
     yield _rule(
         "a lost GPU on another node freezes its replica", ("ReplicaPeerLost",), (*stopped[1:], *engines), REPLICA
     )
     yield from _of_stragglers()
     yield _rule("a replica without progress explains its latency", stopped[1:], engines, REPLICA)
-    down = _rule("an engine that is down explains its other alerts", stopped[:1], (*stopped[1:], *engines), REPLICA)
+    ended = ("EngineDown", "ReplicaVanished")  # as the page about a frozen engine says to do
+    yield _rule("a frozen engine is ended", ("EngineFrozen",), ended, REPLICA)
+    down = _rule("an engine that is down explains its other alerts", stopped[:1], (*stopped[2:], *engines), REPLICA)
     yield replace(down, above=Severity.CRITICAL, ends=True)
     yield replace(
         down, above=Severity.WARNING, ends=True, below=_below(Severity.WARNING), targets=tuple(sorted(engines))
@@ -129,12 +132,7 @@ def _causes(alerts: tuple[Alert, ...]) -> Iterator[Inhibition]:
         "a daemon that reads nothing has stale data", ("ShardwatchBlind",), ("GpuDataStale", "SourceStale"), NODE
     )
     yield _rule("a driver that does not answer lists no GPUs", ("GpuDriverUnreadable",), ("GpuCountDecreased",), NODE)
-    yield _rule(
-        "a pool without a healthy backend explains its errors",
-        ("GatewayPoolDown",),
-        about("pool", but={"GatewayPoolDown"}),
-        POOL,
-    )
+    yield from _of_pools(about("pool", but={"GatewayPoolDown"}))
     links = ("GpuFabricProblem", "GpuNvlinkDown", "GpuNvlinkErrors")
     yield _rule("a failed switch takes the links of all GPUs down", ("GpuNvswitchFatal",), links, NODE)
     yield _rule("a port that is down", ("NicPortDown",), ("NicBelowRate", "NicErrorsRise", "NicLinkFlaps"), PORT)
@@ -153,12 +151,7 @@ def _causes(alerts: tuple[Alert, ...]) -> Iterator[Inhibition]:
     yield _rule("a lowered power limit lets queues grow", ("NodePowerCapped",), growing, NODE)
     memory = ("GroupMemoryUneven",)
     yield _rule("a full GPU holds more memory than its group", ("GpuMemoryFull",), memory, REPLICA)
-    errors = _rule("a full GPU fails requests of its replica", ("GpuMemoryFull",), ("HighErrorRatio",), REPLICA)
-    yield replace(errors, below=_below(Severity.WARNING))
-    burn = _rule(
-        "the errors of a replica burn its model's budget", ("HighErrorRatio",), ("AvailabilitySloBurn",), MODEL
-    )
-    yield replace(burn, above=Severity.CRITICAL)
+    yield from _of_errors()
     yield _rule(
         "nodes of another driver version run another image",
         ("DriverVersionsDiffer",),
@@ -179,7 +172,24 @@ def _of_stragglers() -> Iterator[Inhibition]:
     """Yield the rules by which a straggler with a known cause inhibits the alerts about that cause."""
     for cause, symptoms in _SYMPTOMS_OF_STRAGGLER.items():
         rule = _rule(f"a straggler names its cause, {cause}", ("GpuStraggler",), symptoms, GPU)
-        yield replace(rule, where=(("cause", cause),))
+        yield replace(rule, where=(("cause", "=", cause),))
+
+
+def _of_pools(targets: tuple[str, ...]) -> Iterator[Inhibition]:
+    """Yield the rules of a pool without a healthy backend; a loopback address is another gateway on each node."""
+    rule = _rule("a pool without a healthy backend explains its errors", ("GatewayPoolDown",), targets, POOL)
+    yield replace(rule, where=(("gateway", "!~", LOOPBACK),))
+    yield replace(rule, where=(("gateway", "=~", LOOPBACK),), equal=(*POOL, "instance"))
+
+
+def _of_errors() -> Iterator[Inhibition]:
+    """Yield the rules of requests that fail: why, and which budget they burn."""
+    errors = _rule("a full GPU fails requests of its replica", ("GpuMemoryFull",), ("HighErrorRatio",), REPLICA)
+    yield replace(errors, below=_below(Severity.WARNING))
+    burn = _rule(
+        "the errors of a replica burn its model's budget", ("HighErrorRatio",), ("AvailabilitySloBurn",), MODEL
+    )
+    yield replace(burn, above=Severity.CRITICAL)
 
 
 def _below(severity: Severity) -> tuple[Severity, ...]:
@@ -201,7 +211,7 @@ def _check(inhibition: Inhibition, alerts: tuple[Alert, ...]) -> None:
         raise RuleError(f"inhibition ({inhibition.why}): no alert is called {', '.join(gone) or 'anything'}")
     subject = set(inhibition.equal) - {"alertname"}
     for source in inhibition.sources:
-        if lacking := {label for label, _ in inhibition.where} - _certain_labels(named[source]):
+        if lacking := {label for label, *_ in inhibition.where} - _certain_labels(named[source]):
             raise RuleError(f"inhibition ({inhibition.why}): {source} has no {', '.join(sorted(lacking))}")
         for target in inhibition.targets:
             # A label that is missing on both sides counts as equal, and everything would inhibit everything.

@@ -13,6 +13,7 @@ from alerts.alertmanager.inhibition import Inhibition
 from alerts.alertmanager.plan import NO_RECEIVER, NOTIFIED, WATCHDOG, NotificationPlan, NotificationTiming, Span, Team
 from exporter.model.finding import Severity
 
+CLUSTER = "cluster"
 BUSINESS_HOURS, MAINTENANCE = "business-hours", "maintenance"
 # A page is about one node; a ticket lists all nodes with the same problem.  Labels that an alert lacks are empty;
 # ``cluster`` is the external label of setups with several Prometheus servers.
@@ -111,7 +112,7 @@ def inhibit_rule(inhibition: Inhibition) -> dict[str, Any]:
     return {
         "source_matchers": [
             _names(inhibition.sources),
-            *(f"{label}={quoted(value)}" for label, value in inhibition.where),
+            *(f"{label}{operator}{quoted(value)}" for label, operator, value in inhibition.where),
             *([f'severity="{inhibition.above.value}"'] if inhibition.above else []),
         ],
         "target_matchers": [
@@ -122,7 +123,7 @@ def inhibit_rule(inhibition: Inhibition) -> dict[str, Any]:
                 else []
             ),
         ],
-        "equal": list(inhibition.equal),
+        "equal": [CLUSTER, *inhibition.equal],  # two clusters may have nodes of one name
     }
 
 

@@ -75,7 +75,7 @@ FOREIGN = {
     "alertmanager_notifications_failed_total": {"integration"},
     "alertmanager_config_last_reload_successful": set(),
 }
-_SERIES = re.compile(r"([a-z_]+)\{(.*)\}\Z")
+_SERIES = re.compile(r"([A-Za-z_]+)\{(.*)\}\Z")
 _PAIR = re.compile(r'([a-z_]+)="([^"]*)"')
 
 

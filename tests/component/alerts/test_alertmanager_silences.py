@@ -88,6 +88,16 @@ POSTED = {
     "a link of that node": ({"alertname": "GpuNvlinkDown", "severity": "warning", **GPU, "instance": "s"}, False),
     "a GPU of that node is lost": ({"alertname": "GpuLost", "severity": "critical", **OTHER, "instance": "s"}, True),
     "a link elsewhere": ({"alertname": "GpuNvlinkDown", "severity": "warning", **OTHER}, True),
+    "GPU lost in another cluster, where a daemon of the same name is up": ({"alertname": "GpuLost", "severity": "critical", **GPU, "instance": "n9", "cluster": "b"}, True),
+    "an engine dies after its GPU": ({"alertname": "EngineDown", "severity": "critical", **REPLICA, "replica": "g"}, False),
+    "the GPU before": ({"alertname": "GpuLost", "severity": "critical", **REPLICA, "gpu": "6", "uuid": "GPU-6", "replica": "g"}, True),
+    "the replica of that GPU vanishes": ({"alertname": "ReplicaVanished", "severity": "critical", **REPLICA, "replica": "g"}, False),
+    "an engine dies after it froze": ({"alertname": "EngineDown", "severity": "critical", **REPLICA}, False),
+    "a local pool is down": ({"alertname": "GatewayPoolDown", "severity": "critical", "job": "j", "instance": "n1", "gateway": "127.0.0.1:8404", "kind": "haproxy", "pool": "p"}, True),
+    "its errors": ({"alertname": "GatewayErrors", "severity": "critical", "job": "j", "instance": "n1", "gateway": "127.0.0.1:8404", "kind": "haproxy", "pool": "p"}, False),
+    "errors of the same address on another node": ({"alertname": "GatewayErrors", "severity": "critical", "job": "j", "instance": "n2", "gateway": "127.0.0.1:8404", "kind": "haproxy", "pool": "p"}, True),
+    "a shared pool is down": ({"alertname": "GatewayPoolDown", "severity": "critical", "job": "j", "gateway": "edge", "kind": "haproxy", "pool": "p"}, True),
+    "errors of the shared pool": ({"alertname": "GatewayErrors", "severity": "critical", "job": "j", "instance": "n2", "gateway": "edge", "kind": "haproxy", "pool": "p"}, False),
     "watchdog": ({"alertname": "Watchdog", "severity": "none"}, True),
 }  # fmt: skip
 
