@@ -11,6 +11,7 @@ from exporter.diagnosis import (
     balance,
     engine_features,
     gateways,
+    gpu_driver,
     gpu_health,
     gpu_load,
     nics,
@@ -143,7 +144,7 @@ def find(snapshot: Snapshot, past: Past = _NO_PAST) -> tuple[Finding, ...]:
         *owners.findings(view),
         *gpu_health.switch_findings(view),
         *nics.findings(view, past),
-        *gpu_health.node_findings(view),
+        *gpu_driver.findings(view),
         *_daemon(snapshot),
     )
 
@@ -197,7 +198,7 @@ def _nest(found: Sequence[Finding]) -> list[Finding]:
             rest = [other for other in rest if other is not finding and other not in causes]
             known = finding.cause or causes[0].summary
             rest.append(replace(finding, causes=tuple(causes), cause=known))
-    return rest
+    return gpu_driver.without_explained(rest)
 
 
 def _explains(cause: Finding, finding: Finding) -> bool:

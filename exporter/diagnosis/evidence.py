@@ -24,6 +24,7 @@ _LABELS = {
     "failures_to_requests": Text("failures over requests", "失败数/请求数"),
     "generated_tokens_per_second": Text("generated tokens per second", "每秒生成 token"),
     "gpu_work": Text("GPUs", "GPU"),
+    "gpus_unanswered": Text("GPUs without an answer", "无应答的 GPU"),
     "gpus": Text("GPUs", "GPU 数"),
     "hit_ratio": Text("hit rate", "命中率"),
     "hit_ratio_before": Text("hit rate before", "此前命中率"),

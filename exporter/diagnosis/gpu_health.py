@@ -10,7 +10,7 @@ from exporter.diagnosis import gpu_actions as action
 from exporter.diagnosis import thresholds as limit
 from exporter.diagnosis.view import View, location, measured, signal
 from exporter.diagnosis.xid_meanings import meaning
-from exporter.model import CardFacts, CardState, Signal
+from exporter.model import CardState, Signal
 from exporter.model.card import RECOVERY_ACTIONS
 from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind
 from exporter.model.gpu_page import EXPORTER_DOWN
@@ -27,7 +27,6 @@ class _Words(Struct, frozen=True, kw_only=True):
     actions: tuple[Text, ...]
 
 
-_MAX_REMOVED = 16  # that a finding names
 _CERTAIN = frozenset({"lost", "reset_required"})
 _KERNEL_LOG = Text("Check the kernel log: dmesg -T | grep -i nvrm.", "查看内核日志：dmesg -T | grep -i nvrm。")
 _REBOOT_IF_HUNG = Text(
@@ -377,56 +376,6 @@ def switch_findings(view: View) -> Iterator[Finding]:
                 Text(
                     "Reset GPUs and switches together (nvidia-smi --gpu-reset without -i) or reboot the node.",
                     "将 GPU 与交换机一起复位（nvidia-smi --gpu-reset，不带 -i），或重启节点。",
-                ),
-            ),
-        )
-
-
-def _removed(gone: Sequence[CardFacts]) -> Finding:
-    named = "; ".join(f"GPU {facts.index} {facts.uuid} at {facts.pci_bus_id or '-'}" for facts in gone[:_MAX_REMOVED])
-    plural = "GPUs are" if len(gone) > 1 else "GPU is"
-    return Finding(
-        id="GpusRemoved",
-        severity=Severity.INFO,
-        subject=Subject(SubjectKind.NODE, "", "node"),
-        summary=Text(f"{len(gone)} {plural} not counted by the driver any more", f"驱动不再列出 {len(gone)} 张 GPU"),
-        evidence=(Evidence("removed", named),),
-        actions=(
-            Text(
-                "Nothing, if they were removed on purpose; else look for them with lspci and in the kernel log.",
-                "若为有意移除则无需处理；否则用 lspci 与内核日志查找。",
-            ),
-        ),
-    )
-
-
-def node_findings(view: View) -> Iterator[Finding]:
-    """Yield what is wrong with reading GPUs at all, and which are not expected any more."""
-    if view.snapshot.removed:
-        yield _removed(view.snapshot.removed)
-    status = next((status for status in view.snapshot.sources if status.source == "driver"), None)
-    if status is None or status.up or status.reason == "starting":
-        return
-    node = Subject(SubjectKind.NODE, "", "node")
-    if status.reason == "released":
-        yield Finding(
-            id="GpusReleased",
-            severity=Severity.INFO,
-            subject=node,
-            summary=Text("The GPUs are released (SIGUSR1) and not monitored", "GPU 已释放（SIGUSR1），未被监控"),
-            actions=(Text("Send SIGUSR2 to re-acquire them.", "发送 SIGUSR2 以重新接管。"),),
-        )
-    else:
-        yield Finding(
-            id="GpuDriverUnreadable",
-            severity=Severity.WARNING,
-            subject=node,
-            summary=Text(f"The GPU driver cannot be read: {status.reason}", f"无法读取 GPU 驱动：{status.reason}"),
-            evidence=(Evidence("reason", status.reason),),
-            actions=(
-                Text(
-                    "Run nvidia-smi on the node; without GPUs set gpu: {enabled: false}.",
-                    "在节点上运行 nvidia-smi；无 GPU 时设置 gpu: {enabled: false}。",
                 ),
             ),
         )

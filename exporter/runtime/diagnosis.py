@@ -79,7 +79,7 @@ class Diagnosis:
         self._held = {
             key: held
             for key, held in self._held.items()
-            if held.seen == now or (now - held.seen <= linger(key[0]) and not _is_about(held.finding, gone))
+            if held.seen == now or (now - held.seen <= linger(key[0]) and not _is_over(held.finding, snapshot, gone))
         }
         shown = [
             replace(held.finding, since=held.since_unix)
@@ -116,8 +116,17 @@ def _given_away(snapshot: Snapshot) -> frozenset[str]:
     return frozenset(released | {facts.uuid for facts in snapshot.removed})
 
 
-def _is_about(finding: Finding, gpus: Container[str]) -> bool:
-    return finding.subject.kind is SubjectKind.GPU and finding.subject.name in gpus
+def _is_over(finding: Finding, snapshot: Snapshot, gone: Container[str]) -> bool:
+    """Return whether a finding without its condition ends at once: its GPUs are gone, or answer again."""
+    if finding.id == "GpuDriverUnreadable":
+        return all(card.reading is not None for card in snapshot.cards)
+    if finding.subject.kind is not SubjectKind.GPU:
+        return False
+    name = finding.subject.name
+    answers = finding.id == "SourceHung" and any(
+        card.facts.uuid == name and card.reading is not None for card in snapshot.cards
+    )
+    return name in gone or answers
 
 
 def _is_progress_unknown(replica: ReplicaState) -> bool:
