@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from exporter.cli import streams
-from exporter.cli.check_nodes import DEFAULT, NODE_SECONDS, Answer, ask_all, credentials_of, own_look
+from exporter.cli.check_nodes import DEFAULT, NODE_SECONDS, Answer, ask_all, credentials_of, distinct, own_look
 from exporter.cli.check_text import CRITICAL, SEVERITY_CODE, WARNING, report
 from exporter.cli.exit_codes import OK, UNKNOWN
 from exporter.cli.terminal import printable
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     language = Language(arguments.lang)
     credentials = credentials_of(arguments)
     seconds = NODE_SECONDS if arguments.timeout is None else arguments.timeout
-    answers = ask_all(arguments.urls or [DEFAULT], language, seconds, credentials)
+    answers = ask_all(distinct(arguments.urls or [DEFAULT]), language, seconds, credentials)
     # Some seconds know of no XID of before: a scheduler would resume a node that a daemon drained.
     if not arguments.urls and answers[0].is_refused and arguments.fail_on != VERDICT:
         answers = [own_look(language, arguments.timeout)]

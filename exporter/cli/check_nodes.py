@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -62,6 +63,18 @@ def credentials_of(arguments: argparse.Namespace) -> DaemonCredentials:
     )
 
 
+def distinct(urls: Sequence[str]) -> list[str]:
+    """Return the addresses, each node once: http:// or a slash at its end makes no other."""
+    first: dict[str, str] = {}
+    for url in urls:
+        first.setdefault(_base(url).rstrip("/"), url)
+    return list(first.values())
+
+
+def _base(url: str) -> str:
+    return url if "://" in url else f"http://{url}"
+
+
 def ask_all(urls: Sequence[str], language: Language, timeout: float, credentials: DaemonCredentials) -> list[Answer]:
     """Return the answers in the order of the addresses; no node takes longer than ``timeout`` seconds."""
     timeout = min(timeout, MAX_SECONDS)
@@ -74,7 +87,7 @@ def ask(url: str, language: Language, timeout: float, credentials: DaemonCredent
     from exporter.http.client.client import SessionClient  # noqa: PLC0415 - the own look needs none of it
     from exporter.http.client.target import Target  # noqa: PLC0415
 
-    base = url if "://" in url else f"http://{url}"
+    base = _base(url)
     url = shown_address(url)
     try:
         location = f"{base.rstrip('/')}/api/v1/node?lang={language.value}"
@@ -95,6 +108,8 @@ def ask(url: str, language: Language, timeout: float, credentials: DaemonCredent
         hint = _REFUSED if error.reason == "http_401" and credentials.username else _HINTS.get(error.reason)
         if error.reason == "http_400" and base.startswith("https:"):
             hint = None
+        if error.reason == "http_404" and urlsplit(base).path.strip("/"):
+            hint = _WRONG_PATH
         problem = _KEYS.sub(lambda match: f"--{match[0].replace('_', '-')}", explain(error, language)) + (
             f"{Text('; ', '；').in_(language)}{hint.in_(language)}" if hint is not None else ""
         )
@@ -117,6 +132,10 @@ _HINTS = {
 }
 
 
+_WRONG_PATH = Text(
+    "no node under this path: write HOST:PORT alone, or what a proxy has before /api/v1",
+    "该路径下没有节点：只写 HOST:PORT，或代理中 /api/v1 之前的部分",
+)
 _REFUSED = Text("the user or the password was refused", "用户名或密码被拒绝")
 _KEYS = re.compile(r"(?<![\w/.-])(?:ca|cert|key|password)_file(?![\w/.-])")  # of the configuration, as options
 

@@ -82,7 +82,7 @@ def _on_node(part: _Part) -> Text:
     of_part = set(part.part.gpus)
     gpus = [gpu for gpu in part.document.gpus if gpu.uuid in of_part]
     listed = values.ranges([printable(gpu.gpu) for gpu in gpus])
-    role = Text("head", "首节点") if part.part.role == "head" else Text("worker", "worker")
+    role = Text("head", "首节点") if part.part.role == "head" else Text("worker", "工作节点")
     said = Text(f"{part.node} ", f"{part.node} ") + role + Text(f", GPU {listed}", f"，GPU {listed}")
     if lost := [printable(gpu.gpu) for gpu in gpus if not gpu.up]:
         said += Text(f": GPU {values.ranges(lost)} lost", f"：GPU {values.ranges(lost)} 掉卡")

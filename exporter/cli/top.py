@@ -10,7 +10,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from exporter.cli import streams
-from exporter.cli.check_nodes import DEFAULT, MAX_SECONDS, Answer, ask, ask_all, credentials_of, shown_address
+from exporter.cli.check_nodes import (
+    DEFAULT,
+    MAX_SECONDS,
+    Answer,
+    ask,
+    ask_all,
+    credentials_of,
+    distinct,
+    shown_address,
+)
 from exporter.cli.exit_codes import BAD_USAGE, FAILED, OK
 from exporter.cli.terminal import padded
 from exporter.cli.top_model import NodeState, TopTable, cut, fit, updated
@@ -25,7 +34,7 @@ Ask = Callable[[str], Answer]
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the nodes until the user quits, or print them once; return the exit code."""
-    language, urls = Language(arguments.lang), arguments.urls or [DEFAULT]
+    language, urls = Language(arguments.lang), distinct(arguments.urls or [DEFAULT])
     timeout, credentials = min(arguments.timeout, MAX_SECONDS), credentials_of(arguments)
     if len(urls) > MAX_NODES:
         arguments.command.error(f"{len(urls)} addresses; {MAX_NODES} at most")

@@ -34,6 +34,7 @@ _VERDICTS = {
     VerdictState.DRAIN: Level.WARNING,
     VerdictState.UNKNOWN: Level.UNKNOWN,
 }
+_WORST_FIRST = (Level.CRITICAL, Level.UNKNOWN, Level.WARNING, Level.INFO, Level.NONE, Level.GOOD)  # as in check
 _GRAVITY = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 _NODE = Text("Node", "节点")
 
@@ -127,6 +128,7 @@ def tables(states: Sequence[NodeState], language: Language, unix_now: float) -> 
         TopRow(key=f"{number}", node=number, is_old=bool(state.problem), cells=_node(state, language, unix_now))
         for number, state in enumerate(states)
     ]
+    nodes.sort(key=lambda row: _WORST_FIRST.index(row.cells[1].level))
     return (*found, _table("nodes", Text("Nodes", "节点"), _NODES, nodes, language))
 
 

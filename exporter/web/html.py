@@ -312,7 +312,7 @@ def _problem(problem: ShownFinding, key: str, say: Words) -> str:
     if problem.evidence:
         parts.append(f"<dt>{_text(say('evidence'))}</dt><dd>{_evidence(problem, say)}</dd>")
     if problem.impact:
-        parts.append(f"<dt>{_text(say('impact'))}</dt><dd><bdi>{_text(problem.impact)}</bdi></dd>")
+        parts.append(f'<dt>{_text(say("impact"))}</dt><dd class="impact"><bdi>{_text(problem.impact)}</bdi></dd>')
     if steps:
         kind = "one" if len(problem.steps) == 1 else "many"
         parts.append(f'<dt>{_text(say("do"))}</dt><dd><ol class="{kind}">{steps}</ol></dd>')

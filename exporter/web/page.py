@@ -79,8 +79,11 @@ def _facts(snapshot: Snapshot, say: Words) -> list[str]:
         facts.append(say("driver").format(version=clean(driver.driver_version)))
     if driver is not None and driver.cuda_version:
         facts.append(f"CUDA {clean(driver.cuda_version)}")
-    count = len(snapshot.replicas)
-    return [*facts, say("one_replica") if count == 1 else say("replicas_count").format(count=count)]
+    return [*facts, _number(say, len(snapshot.replicas), "one_replica", "replicas_count")]
+
+
+def _number(say: Words, count: int, one: str, several: str) -> str:
+    return say(one) if count == 1 else say(several).format(count=count)
 
 
 def _problem(
@@ -125,7 +128,10 @@ def _counts(snapshot: Snapshot, say: Words) -> Iterator[PageCell]:
 def _summary(snapshot: Snapshot, say: Words) -> PageCell:
     """Return the sentence of a node without findings; silence of a source is not health."""
     if snapshot.verdicts.node.state is VerdictState.SERVE and all(status.up for status in snapshot.sources):
-        counts = {"gpus": snapshot.cards, "replicas": snapshot.replicas, "sources": snapshot.sources}
-        text = say("none_found").format(**{name: len(found) for name, found in counts.items()})
+        text = say("none_found").format(
+            gpus=_number(say, len(snapshot.cards), "one_gpu", "gpus_number"),
+            replicas=_number(say, len(snapshot.replicas), "one_replica", "replicas_count"),
+            sources=_number(say, len(snapshot.sources), "one_source", "sources_number"),
+        )
         return PageCell(text, level=Level.GOOD)
     return PageCell(say("none_found_partly"), level=Level.UNKNOWN)

@@ -8,12 +8,14 @@ from exporter.diagnosis import thresholds as limit
 from exporter.model import Backend, BackendLoad, GatewayFigures, GatewayState, SourceStatus
 from exporter.model.finding import VerdictState
 from exporter.model.store import StoreQuantity, StoreState
+from exporter.model.text import Language, Text
 from exporter.web import values
 from exporter.web.marks import error_level, reason_words
 from exporter.web.model import Level, PageCell, PageRow, PageTable
 from exporter.web.node_tables import NodeTables
 from exporter.web.values import ABSENT, clean
 
+_TIERS = {"memory": Text("memory", "内存"), "disk": Text("disk", "磁盘")}  # others have a name of their own
 _NO_FIGURES = GatewayFigures(seconds=0.0)
 
 
@@ -94,18 +96,18 @@ def _store(node: NodeTables, store: StoreState) -> PageRow:
             PageCell(clean(store.name), clean(store.labels.kind)),
             _state(node, store.status.reason, is_up=store.status.up),
             PageCell(values.percent(hits), bar=hits),
-            PageCell(clean(", ".join(_used(store))) or ABSENT),
+            PageCell(clean(", ".join(_used(store, node.language))) or ABSENT),
         ),
     )
 
 
-def _used(store: StoreState) -> Iterator[str]:
+def _used(store: StoreState, language: Language) -> Iterator[str]:
     """Yield how full each tier is, or how much it holds where the store tells no capacity."""
     held = store.reading.quantities.get(StoreQuantity.USED, {}) if store.reading is not None else {}
     for tier in {**held, **store.usage}:
         ratio = store.usage.get(tier)
         amount = values.gibibytes(held[tier]) if ratio is None else values.percent(ratio)
-        yield f"{tier} {amount}".strip()
+        yield f"{_TIERS[tier].in_(language) if tier in _TIERS else tier} {amount}".strip()
 
 
 def sources(node: NodeTables) -> PageTable:

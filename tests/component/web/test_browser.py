@@ -285,6 +285,22 @@ def test_it_is_served_and_updated_over_tls_to_who_has_a_password(browser, hang, 
         assert fetch(server, client_context(keys), path="/").status == 401
 
 
+def test_a_name_of_64_characters_leaves_the_columns_beside_it_in_view(visit, node, hang):
+    shown, history = hang
+    name = "decode-" + "0123456789" * 6
+    replicas = [replace(found, name=name) for found in shown.replicas[:1]]
+    reading = replicas[0].reading
+    ranks = {str(rank): numbers for rank in range(2) for numbers in reading.ranks.values()}
+    replicas = (replace(replicas[0], reading=replace(reading, ranks=ranks)), *shown.replicas[1:])
+    sources = (replace(shown.sources[0], source=f"engine:{name}"), *shown.sources[1:])
+    node.show(replace(shown, replicas=replicas, sources=sources), history)
+    page = visit(viewport={"width": 1280, "height": 800})
+    for table in ("sources", "ranks", "gateways"):
+        assert page.evaluate(
+            f"(box => box.scrollWidth <= box.clientWidth)(document.querySelector('#{table} .scroll'))"
+        )
+
+
 def test_64_gpus_and_32_replicas_stay_usable(visit, node):
     node.show(*big_node())
     page = visit(viewport=PHONE)

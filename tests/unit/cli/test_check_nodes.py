@@ -5,6 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+from exporter.cli import check_nodes
+from exporter.errors import EndpointError
+from exporter.http.client import client
+from exporter.model.text import Language
+
 # A new interpreter, for msgspec reads the fields of a type once a process.
 _ASKS_TWO_NODES = """
 import threading
@@ -30,3 +37,22 @@ def test_no_thread_builds_the_decoder_of_a_document():
     # Two threads that build the same one at once end the process with SIGSEGV, in about 1 of 30 runs.
     done = subprocess.run([sys.executable, "-c", _ASKS_TWO_NODES], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"), [("", "older Shardwatch"), ("/", "older Shardwatch"), ("/api", "this path")]
+)
+def test_a_path_that_is_wrong_is_no_older_version(monkeypatch, path, hint):
+    def refuse(_):
+        raise EndpointError("http_404", "HTTP status 404", detail=404)
+
+    monkeypatch.setattr(client.SessionClient, "fetch", refuse)
+    credentials = check_nodes.DaemonCredentials(
+        ca_file=None, cert_file=None, key_file=None, username=None, password_file=None
+    )
+    assert hint in check_nodes.ask(f"h:1{path}", Language.ENGLISH, 1.0, credentials).problem
+
+
+def test_an_address_that_is_given_twice_is_one_node():
+    given = ["b:1", "http://a:1", "a:1/", "a:1", "b:1", "https://a:1"]
+    assert check_nodes.distinct(given) == ["b:1", "http://a:1", "https://a:1"]

@@ -51,7 +51,7 @@ HEAD, WORKER = node("a", "head", 0, replica="chat"), node("b", "worker", 1, lost
         (
             (WORKER, HEAD),
             f"chat ({KEY}): a head, GPU 0–3; b worker, GPU 0–3: GPU 3 lost",
-            f"chat ({KEY})：a 首节点，GPU 0–3；b worker，GPU 0–3：GPU 3 掉卡",
+            f"chat ({KEY})：a 首节点，GPU 0–3；b 工作节点，GPU 0–3：GPU 3 掉卡",
         ),
         (
             (WORKER,),
@@ -59,7 +59,7 @@ HEAD, WORKER = node("a", "head", 0, replica="chat"), node("b", "worker", 1, lost
                 f"{KEY}: b worker, GPU 0–3: GPU 3 lost; its head is not among these nodes; "
                 "1 of its 2 nodes not among these"
             ),
-            f"{KEY}：b worker，GPU 0–3：GPU 3 掉卡；首节点不在这些节点中；其 2 个节点中有 1 个不在此列",
+            f"{KEY}：b 工作节点，GPU 0–3：GPU 3 掉卡；首节点不在这些节点中；其 2 个节点中有 1 个不在此列",
         ),
         ((Answer(url="http://c:9853", problem="timed out"),), None, None),
     ],

@@ -134,6 +134,12 @@ def test_of_several_nodes_each_row_names_its_node_and_the_worst_finding_is_first
     assert len(table("gpus", served("heat"), served("hang")).rows) == 16
 
 
+def test_the_worst_node_stands_first():
+    nodes = table("nodes", served("healthy"), served("hang"), served("healthy"))
+    assert [texts(row)[0] for row in nodes.rows] == ["node1", "node0", "node2"]
+    assert [row.node for row in nodes.rows] == [1, 0, 2]
+
+
 def test_a_node_that_stopped_answering_keeps_its_last_data_marked_with_their_time():
     node = served("healthy")
     known = updated(state(node), Answer(url="", problem="refused"))
@@ -300,7 +306,7 @@ def test_without_a_terminal_it_names_once(capsys):
 
 def test_too_many_addresses_are_refused(capsys):
     with pytest.raises(SystemExit) as ended:
-        main(["top", *["h:1"] * 257])
+        main(["top", *[f"h:{port}" for port in range(1, 258)]])
     assert ended.value.code == 2
     assert "256 at most" in capsys.readouterr().err
 

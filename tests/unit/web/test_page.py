@@ -27,7 +27,7 @@ from exporter.model import (
     XidCount,
     XidLabels,
 )
-from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind
+from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind, Verdict, Verdicts, VerdictState
 from exporter.model.nic import NearGpu, NicPort, NicPortKey, NicState
 from exporter.model.owner import GpuOwner, Owner
 from exporter.model.text import Language, Text
@@ -130,7 +130,7 @@ def test_a_finding_says_what_the_users_of_its_replica_feel_as_check_does(heat, l
     page = page_of(shown, history, language)
     assert felt in [problem.impact for problem in page.problems]
     heading = words(language)("impact")
-    assert f"<dt>{heading}</dt><dd><bdi>{felt}</bdi></dd>" in html_of(shown, history, language)
+    assert f'<dt>{heading}</dt><dd class="impact"><bdi>{felt}</bdi></dd>' in html_of(shown, history, language)
     assert any(line.strip().endswith(felt) and heading in line for line in plain.write(page).splitlines())
 
 
@@ -212,6 +212,14 @@ def test_a_healthy_node_says_that_nothing_was_found():
     assert "No findings: 8 GPUs, 2 replicas" in Document(html_of(shown, history)).text("findings")
     silent = replace(shown, sources=(replace(shown.sources[0], up=False), *shown.sources[1:]))
     assert "not everything answers" in Document(html_of(silent)).text("findings"), "silence is not health"
+
+
+def test_of_one_there_is_no_plural():
+    alone = snapshot(cards=(card(0),), replicas=(replica("a"),), sources=(SourceStatus(source="driver", up=True),))
+    alone = replace(alone, verdicts=Verdicts(node=Verdict(VerdictState.SERVE)))
+    assert page_of(alone).summary.text == "No findings: 1 GPU, 1 replica and 1 source answer."
+    chinese = page_of(alone, language=Language.CHINESE).summary.text
+    assert chinese == "未发现问题：1 张 GPU、1 个副本、1 个数据源均有应答。"
 
 
 def test_without_a_snapshot_the_page_says_that_the_daemon_starts():
