@@ -18,9 +18,10 @@ from alerts import alertmanager, differences
 from alerts.alertmanager.plan import NotificationPlan
 from alerts.registry import groups
 from alerts.render import RESOURCES, RULES, files
-from alerts.tuning import Tuning, load
+from alerts.tuning import Tuning, address, load
 from exporter.__main__ import drop_inspect_mode
 from exporter.config.output_files import read_text, write_text
+from exporter.config.parsers import Invalid
 from exporter.errors import SettingsError, ShardwatchError
 from exporter.model.text import Language
 
@@ -151,10 +152,10 @@ def _link_hints(tuning: Tuning) -> Iterator[str]:
 
 
 def _address(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or any(item in text for item in " \"'{#"):
-        raise argparse.ArgumentTypeError("must be a URL such as https://grafana.example.org")
-    return text
+    try:
+        return address(text)
+    except Invalid as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _check(wanted: Mapping[Path, str], output: Path, prog: str) -> int:

@@ -97,9 +97,8 @@ def _straggler() -> Alert:
         + lookups.POWER_LIMIT
         + lookups.PCIE_WIDTH
         + lookups.FOREIGN_OWNER
-        + lookups.ITL
+        + lookups.MEAN_ITL
         + lookups.SIBLING_ITL
-        + lookups.ITL_RATIO
         + lookups.REPLICA,
         action=words.by_label("cause", words.CAUSE_ACTIONS),
     )
@@ -274,7 +273,7 @@ def _slower(tuning: Tuning) -> Alert:
             "其平均 ITL 是本节点上同一模型最快副本的 {{ $value | humanize }} 倍（阈值：持续 "
             f"{limits.sibling_slowdown.for_} 高于 {limits.sibling_slowdown.warning:g}）。",
         )
-        + lookups.ITL
+        + lookups.MEAN_ITL
         + lookups.SIBLING_ITL
         + lookups.REPLICA,
         action=Text(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from alerts import lookups
+from alerts.lookup import bound, listed
 from alerts.panel_ids import FLEET_ENGINE_VERSIONS, FLEET_GPUS, FLEET_VERSIONS
 from alerts.recordings import (
     GENERATED,
@@ -37,10 +38,12 @@ from exporter.promql import (
     buckets,
     count_by,
     histogram_quantile,
+    max_by,
     over_time,
     rate,
     select,
     sum_by,
+    topk,
     unless,
     without_value,
 )  # fmt: skip
@@ -53,6 +56,31 @@ _LATENCIES = (
     m.LLM_REQUEST_DURATION_SECONDS,
 )
 
+_VERSIONS = ("driver_version", "cuda_version")
+_NODES = listed(
+    topk(
+        3,
+        max_by(
+            and_on(select(m.GPU_DRIVER_INFO, **bound("job")), select(m.LLM_ENGINE_INFO, **bound(*MODEL)), on=NODE),
+            "instance",
+            *_VERSIONS,
+        ),
+        by=_VERSIONS,
+    ),
+    "For example {[label instance] (driver [label driver_version], CUDA [label cuda_version])}.",
+    "例如 {[label instance]（驱动 [label driver_version]，CUDA [label cuda_version]）}。",
+)
+_REPLICAS = listed(
+    topk(
+        3,
+        max_by(
+            select(m.LLM_ENGINE_INFO, version=without_value(""), **bound(*_KIND)), "instance", "replica", "version"
+        ),
+        by=("version",),
+    ),
+    "For example {[label replica] on [label instance] ([label version])}.",
+    "例如 {[label instance] 上的 [label replica]（[label version]）}。",
+)
 GPUS = Recording(level=NODE, noun="gpu_up", operations="count", expr=count_by(select(m.GPU_UP), *NODE))
 
 
@@ -131,16 +159,15 @@ def _quantiles() -> Iterator[Recording]:
 
 
 def _drivers() -> Alert:
-    versions = ("driver_version", "cuda_version")
     engines, drivers = select(m.LLM_ENGINE_INFO), select(m.GPU_DRIVER_INFO)
     # On all labels of the targets, not on job and instance alone: two clusters may have nodes with the same name.
     own = sorted(engines.labels ^ drivers.labels)
-    by_model = binary("*", engines, drivers, ignoring=own, group_left=versions)
+    by_model = binary("*", engines, drivers, ignoring=own, group_left=_VERSIONS)
     return Alert(
         name="DriverVersionsDiffer",
         severity=Severity.WARNING,
         component=Component.GPU,
-        expr=count_by(count_by(by_model, *MODEL, *versions), *MODEL) > 1,
+        expr=count_by(count_by(by_model, *MODEL, *_VERSIONS), *MODEL) > 1,
         for_="30m",
         panel=FLEET_VERSIONS,
         summary=Text(
@@ -153,6 +180,7 @@ def _drivers() -> Alert:
             "作业 {{ $labels.job }} 中有 {{ $value | humanize }} 种驱动与 CUDA 版本组合，已持续 30 分钟。速度与故"
             "障因节点而异。",
         )
+        + _NODES
         + lookups.ENGINE_VERSIONS,
         action=Text(
             "Drain the nodes that differ and bring them to one version.",
@@ -184,7 +212,8 @@ def _engine_versions(tuning: Tuning) -> Alert:
             "half way. Canaries, with less than a quarter of the mean load, are left out.",
             "作业 {{ $labels.job }} 中有 {{ $value | humanize }} 个版本并存，已持续 30 分钟：发布中途停止。负载低于均值四分之一的"
             "金丝雀副本不计入。",
-        ),
+        )
+        + _REPLICAS,
         action=Text(
             "Finish or roll back the rollout; silence this alert for a canary with more load.",
             "完成或回滚发布；负载更高的金丝雀发布期间请静默本告警。",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alerts import gpu_links, gpu_memory_errors, lookups, nics, words
 from alerts.panel_ids import GPU_RECOVERY, GPU_VERDICTS, GPU_XIDS
-from alerts.recordings import GPU_EXPORTER_DOWN, NODE, RECENT_SECONDS, RELEASED, REPLICA_INFO, with_replica
+from alerts.recordings import GPU_EXPORTER_DOWN, NODE, RECENT_SECONDS, RELEASED, REPLICA_INFO, with_key, with_replica
 from alerts.rule import Alert, Component, Group
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
@@ -72,8 +72,8 @@ def _lost() -> Alert:
         severity=Severity.CRITICAL,
         symptom=True,
         component=Component.GPU,
-        expr=with_replica(_unanswered() | _confirmed(), "GpuLost"),
-        optional_labels=REPLICA_INFO,
+        expr=with_key(with_replica(_unanswered() | _confirmed(), "GpuLost"), "GpuLost"),
+        optional_labels=REPLICA_INFO | {"replica_key"},
         for_="0s",
         held="a GPU is lost in two scrapes, or it does not answer at five instants 15 s apart",
         keep_firing_for="5m",  # as long as what it inhibits, which would notify when the GPU comes back

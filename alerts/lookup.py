@@ -67,7 +67,8 @@ def listed(query: Expr, en: str, zh: str) -> Text:
         before, each, after = re.split(r"[{}]", sentence)
         item = _LABEL.sub(r'{{ $each | label "\1" }}', each)
         between = f"{{{{ if $i }}}}{comma}{{{{ end }}}}"
-        return f"{before}{{{{ range $i, $each := . }}}}{between}{item}{{{{ end }}}}{after}"
+        begin = f'{{{{ range $i, $each := . | sortByLabel "{_LABEL.findall(each)[0]}" }}}}'
+        return f"{before}{begin}{between}{item}{{{{ end }}}}{after}"
 
     return Text(f"{start} {filled(en, ', ')}{{{{ end }}}}", f"{start}{filled(zh, '、')}{{{{ end }}}}")
 

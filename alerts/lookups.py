@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from alerts import recordings
 from alerts.lookup import VALUE, bound, lookup
 from alerts.recordings import NODE, RECENT_SECONDS, WINDOW
 from exporter.catalog import metrics as m
@@ -16,8 +17,8 @@ from exporter.promql import (
     bottomk,
     label_replace,
     max_by,
-    min_by,
     over_time,
+    regex,
     select,
     since,
     topk,
@@ -111,23 +112,13 @@ def _peer_memory() -> Expr:
 
 
 def _latency() -> Expr:
-    return select(
-        m.LLM_LATENCY_QUANTILE_SECONDS, stage="inter_token", quantile="0.5", window=WINDOW, **bound(*_REPLICA)
-    )
+    return select(recordings.ITL.known, **bound(*_REPLICA))
 
 
 def _sibling_latency() -> Expr:
     mine = aggregate("max", select(m.LLM_ENGINE_INFO, **bound(*_REPLICA)), by=("job", "model"))
-    others = select(
-        m.LLM_LATENCY_QUANTILE_SECONDS,
-        stage="inter_token", quantile="0.5", window=WINDOW, **bound("job"), replica=without_value("@replica@"),
-    )  # fmt: skip
+    others = select(recordings.ITL.known, **bound(*NODE), replica=without_value("@replica@"))
     return bottomk(1, and_on(others, mine, on=("job", "model")))
-
-
-def _latency_ratio() -> Expr:
-    siblings = min_by(_sibling_latency(), "job", "model")
-    return binary("/", _latency(), siblings, on=("job", "model"), group_left=()) > 1.05
 
 
 def _owned(**gpus: str) -> Expr:
@@ -205,10 +196,16 @@ PEER_MEMORY = lookup(
 
 # ---------------------------------------------------------------------- what slows a GPU down
 
+_SLOWDOWN = select(m.GPU_STRAGGLER_SLOWDOWN_RATIO, **bound(*_GPU, "replica"))
+_LINK = select(m.GPU_STRAGGLER, cause=regex("pcie|nvlink"), **bound(*_GPU))  # all GPUs wait for it alike
 SLOWDOWN = lookup(
-    select(m.GPU_STRAGGLER_SLOWDOWN_RATIO, **bound(*_GPU, "replica")),
+    unless(_SLOWDOWN, _LINK, on=_GPU),
     "It needs [value number] times as long as its peers for the same work.",
     "完成同样的工作，耗时是同组其他卡的 [value number] 倍。",
+) + lookup(
+    and_on(_SLOWDOWN, _LINK, on=_GPU),
+    "Estimated cost of its link: each step takes [value number] times as long.",
+    "估算每步耗时 [value number] 倍。",
 )
 TEMPERATURE = lookup(
     select(m.GPU_TEMPERATURE_CELSIUS, sensor="gpu", **bound(*_GPU)),
@@ -269,16 +266,16 @@ NEAREST_GPU = lookup(
 
 # ---------------------------------------------------------------------- who is affected, and who sends to whom
 
-ITL = lookup(_latency(), "ITL p50: [value milliseconds].", "ITL p50：[value milliseconds]。")
+ITL = lookup(
+    select(m.LLM_LATENCY_QUANTILE_SECONDS, stage="inter_token", quantile="0.5", window=WINDOW, **bound(*_REPLICA)),
+    "ITL p50: [value milliseconds].",
+    "ITL p50：[value milliseconds]。",
+)
+MEAN_ITL = lookup(_latency(), "Mean ITL: [value milliseconds].", "平均 ITL：[value milliseconds]。")
 SIBLING_ITL = lookup(
     _sibling_latency(),
     "Another replica of the model: [value milliseconds].",
-    "同一模型的其他副本：[value milliseconds]。",
-)
-ITL_RATIO = lookup(
-    _latency_ratio(),
-    "This replica takes [value number] times as long per token.",
-    "本副本每个 token 的耗时是其 [value number] 倍。",
+    "其他副本：[value milliseconds]。",
 )
 TTFT = lookup(
     select(

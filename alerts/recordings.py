@@ -16,6 +16,7 @@ from exporter.promql import (
     avg_by,
     binary,
     count_by,
+    max_by,
     no_regex,
     observations,
     over_time,
@@ -23,6 +24,7 @@ from exporter.promql import (
     regex,
     select,
     sum_by,
+    topk,
     total,
     unless,
     without_value,
@@ -62,6 +64,22 @@ def with_replica(gpus: Expr, alert: str) -> Expr:
     owners = now | unless(recent | aggregate("max", own, without=_OF_ALERT), now, on=GPU)
     owned = binary("*", owners, gpus, on=GPU, group_left=())
     return replace(binary("or", owned, gpus, on=GPU), labels=gpus.labels, unit=gpus.unit)
+
+
+def with_key(gpus: Expr, alert: str) -> Expr:
+    """Return the GPUs with the label ``replica_key`` where they belong to a replica that spans nodes.
+
+    One of them where a claim is forged, and the one that the firing alert names once it is not known any more.
+    """
+    key = (*NODE, "uuid", "replica_key")
+    known = over_time("last", select(m.GPU_MULTI_NODE_REPLICA_INFO), "10m")
+    own = select(
+        ExternalMetric(name="ALERTS", labels=ALERTS_LABELS | set(key)), alertname=alert, replica_key=without_value("")
+    )
+    named = max_by(own, *key)
+    keys = topk(1, named | unless(max_by(known, *key), named, on=key[:3]), by=key[:3])
+    joined = binary("*", gpus, keys, on=key[:3], group_left=("replica_key",))
+    return replace(binary("or", joined, gpus, on=key[:3]), labels=gpus.labels, unit=gpus.unit)
 
 
 def without_rank(expr: Expr) -> Expr:

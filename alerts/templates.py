@@ -21,7 +21,7 @@ _CHOICE_OF_WORDS = re.compile(r"\{\{ if [^}]*\}\}(.*?)\{\{ else \}\}\{\{ \. \}\}
 _OTHER_WORD = re.compile(r"\{\{ else if [^}]*\}\}")
 _VALUE = re.compile(rf"\$value \| {_FORM}\Z")
 _OF_QUERY = re.compile(rf'\. \| first \| (?:value \| {_FORM}|label "[a-z_]+")\Z')
-_RANGE, _NOT_FIRST = "range $i, $each := .", "if $i"
+_RANGE = re.compile(r'range \$i, \$each := \. \| sortByLabel "[a-z_]+"\Z')
 _OF_EACH = re.compile(r'\$each \| label "[a-z_]+"\Z')
 _QUERY, _WORD, _CHOICE, _EACH, _COMMA = (
     "query",
@@ -75,8 +75,10 @@ def _moves(inner: str, inside: list[str]) -> bool:
         inside.pop()
     elif innermost == _QUERY and _WITH_VALUE_OF_LABEL.match(inner):
         inside.append(_WORD)
-    elif (innermost, inner) in {(_QUERY, _RANGE), (_EACH, _NOT_FIRST)}:
-        inside.append(_EACH if inner == _RANGE else _COMMA)
+    elif innermost == _QUERY and _RANGE.match(inner):
+        inside.append(_EACH)
+    elif innermost == _EACH and inner == "if $i":
+        inside.append(_COMMA)
     elif innermost in {_WORD, _CHOICE} and (case := _CASE.match(inner)) and bool(case[1]) is (innermost == _CHOICE):
         inside += [] if case[1] else [_CHOICE]
     else:

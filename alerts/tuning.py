@@ -25,6 +25,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import urlsplit
 
 from alerts import slo
 from alerts.slo import CLASSES, KINDS, Latency, ModelClass, engines_with_bound
@@ -91,6 +92,17 @@ def _bare(text: str) -> str:
 
 
 _BARE = fields.written_as("text", _bare)
+
+
+def address(text: str) -> str:
+    """Return the URL of a link; raises Invalid for what leads nowhere or breaks a template."""
+    parts = urlsplit(text)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or any(item in text for item in " \"'{#"):
+        raise Invalid("must be a URL such as https://grafana.example.org")
+    return text
+
+
+_LINK = fields.written_as("text", address)
 
 
 # ------------------------------------------------------------------ thresholds
@@ -309,7 +321,7 @@ SECTION = Section(
     keys={
         "job": Key(reader=_BARE),
         "links": Key(
-            reader=Section(keys={"dashboards": Key(reader=_BARE), "runbook": Key(reader=_BARE)}, build=dict)
+            reader=Section(keys={"dashboards": Key(reader=_LINK), "runbook": Key(reader=_LINK)}, build=dict)
         ),
         "thresholds": Key(reader=_THRESHOLDS),
         "classes": Key(reader=_CLASSES),

@@ -113,6 +113,7 @@ def _causes(alerts: tuple[Alert, ...]) -> Iterator[Inhibition]:
     yield _rule(
         "a lost GPU on another node freezes its replica", ("ReplicaPeerLost",), (*stopped[1:], *engines), REPLICA
     )
+    yield _rule("the page about the GPU names its node", ("GpuLost",), ("ReplicaPeerLost",), ("job", "replica_key"))
     yield from _of_stragglers()
     yield _rule("a replica without progress explains its latency", stopped[1:], engines, REPLICA)
     ended = ("EngineDown", "ReplicaVanished")  # as the page about a frozen engine says to do

@@ -132,15 +132,14 @@ def _straggler(view: View, card: CardState) -> Iterator[Finding]:
     held = holders(view, card, straggler.replica)
     steps = (held.step() if step is action.OTHER_PROCESS else step for step in _SOLUTIONS[straggler.cause])
     named = Text(f" ({tenant})", f"（{tenant}）") if tenant else Text("", "")
-    slower = f", {straggler.slowdown:.2f}x slower than its group" if straggler.slowdown is not None else ""
-    slower_zh = f"，比同组慢 {straggler.slowdown:.2f} 倍" if straggler.slowdown is not None else ""
+    slower = _slower(straggler)
     yield Finding(
         id="GpuStraggler",
         severity=Severity.WARNING,
         subject=gpu,
         summary=Text(
-            f"{straggler.replica} waits for {gpu.label}: {cause.en}{named.en}{slower}",
-            f"{straggler.replica} 在等待 {gpu.text.zh}：{cause.zh}{named.zh}{slower_zh}",
+            f"{straggler.replica} waits for {gpu.label}: {cause.en}{named.en}{slower.en}",
+            f"{straggler.replica} 在等待 {gpu.text.zh}：{cause.zh}{named.zh}{slower.zh}",
         ),
         evidence=(
             *measured("slowdown", straggler.slowdown, "ratio"),
@@ -152,6 +151,15 @@ def _straggler(view: View, card: CardState) -> Iterator[Finding]:
         relief=less_load(straggler.replica),
         replica=straggler.replica,
     )
+
+
+def _slower(straggler: Straggler) -> Text:
+    ratio = straggler.slowdown
+    if ratio is None:
+        return Text("", "")
+    if straggler.cause in {Cause.PCIE, Cause.NVLINK}:  # what all GPUs wait for alike is not measured
+        return Text(f", a step takes an estimated {ratio:.2f} times as long", f"，估算每步耗时为 {ratio:.2f} 倍")
+    return Text(f", {ratio:.2f}x slower than its group", f"，比同组慢 {ratio:.2f} 倍")
 
 
 def _conditions(view: View, card: CardState, straggler: Straggler) -> Iterator[Evidence]:

@@ -125,9 +125,11 @@ def count_by(expr: Expr, *labels: str) -> Expr:
     return aggregate("count", expr, by=labels)
 
 
-def topk(count: int, expr: Expr) -> Expr:
-    """Return the series with the largest values."""
-    return _function(f"topk({count}, {expr})", expr, unit=expr.unit)
+def topk(count: int, expr: Expr, *, by: Iterable[str] = ()) -> Expr:
+    """Return the series with the largest values, of each group with equal labels in ``by``."""
+    check(by, expr.labels, str(expr))
+    clause = f" by ({', '.join(by)}) " if by else ""
+    return _function(f"topk{clause}({count}, {expr})", expr, unit=expr.unit)
 
 
 def bottomk(count: int, expr: Expr) -> Expr:

@@ -63,7 +63,7 @@ MACROS = {
 }
 FOREIGN = {
     "up": set(),
-    "ALERTS": {"alertname", "alertstate", "severity", "component", "replica"},
+    "ALERTS": {"alertname", "alertstate", "severity", "component", "replica", "replica_key"},
     "process_start_time_seconds": set(),
     "scrape_samples_scraped": set(),
     "prometheus_rule_evaluation_failures_total": {"rule_group"},
@@ -122,7 +122,8 @@ def expanded(series: str) -> str:
             assert pair, f'{series}: {part!r} is neither a macro nor label="value"'
             labels[pair[1]] = pair[2]
     wanted = declared(name)
-    assert set(labels) == wanted, f"{series}: has {sorted(labels)}, the page has {sorted(wanted)}"
+    fits = set(labels) <= wanted if name == "ALERTS" else set(labels) == wanted  # each alert has labels of its own
+    assert fits, f"{series}: has {sorted(labels)}, the page has {sorted(wanted)}"
     return name + "{" + ",".join(f'{key}="{value}"' for key, value in sorted(labels.items())) + "}"
 
 
@@ -156,14 +157,16 @@ def promtool_files(table: Path, tuning: Tuning) -> Iterator[tuple[str, str]]:
 
 
 def rules_of(alert: str, every: tuple[Group, ...]) -> tuple[Group, ...]:
-    """Return the groups reduced to the alerts of this name and the recordings that they read, directly or not."""
+    """Return the groups reduced to the alerts of this name and the recordings that they and their texts read."""
     records: dict[str, list[Recording]] = {}
     for group in every:
         for recording in group.recordings():
             records.setdefault(recording.name, []).append(recording)
     kept: list[Alert | Recording] = [item for group in every for item in group.alerts() if item.name == alert]
     for rule in kept:  # grows while it is walked
-        kept += [item for source in rule.expr.sources for item in records.get(source, ()) if item not in kept]
+        said = str(rule.description) if isinstance(rule, Alert) else ""
+        read = {*rule.expr.sources, *(name for name in records if name in said)}
+        kept += [item for source in sorted(read) for item in records.get(source, ()) if item not in kept]
     reduced = (replace(group, rules=tuple(rule for rule in group.rules if rule in kept)) for group in every)
     return tuple(group for group in reduced if group.rules)
 

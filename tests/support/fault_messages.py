@@ -124,12 +124,19 @@ def notified(firings_sent: list[Firing]) -> list[tuple[float, Firing]]:
     return sorted(sent, key=lambda item: item[0])
 
 
+_MATCHES = {
+    "=": lambda value, found: found == value,
+    "=~": lambda value, found: re.fullmatch(value, found) is not None,
+    "!~": lambda value, found: re.fullmatch(value, found) is None,
+}
+
+
 def inhibited(target: Firing, source: Firing, rules: tuple[Inhibition, ...]) -> bool:
     """Return whether one alert inhibits another, as Alertmanager decides."""
     return target is not source and any(
         source.name in rule.sources
         and target.name in rule.targets
-        and all(source.of.get(label) == value for label, value in rule.where)
+        and all(_MATCHES[operator](value, source.of.get(label, "")) for label, operator, value in rule.where)
         and (rule.above is None or source.severity == rule.above.value)
         and (not rule.below or target.severity in {severity.value for severity in rule.below})
         and all(source.of.get(label, "") == target.of.get(label, "") for label in rule.equal)

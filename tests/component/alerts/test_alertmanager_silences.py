@@ -98,6 +98,10 @@ POSTED = {
     "errors of the same address on another node": ({"alertname": "GatewayErrors", "severity": "critical", "job": "j", "instance": "n2", "gateway": "127.0.0.1:8404", "kind": "haproxy", "pool": "p"}, True),
     "a shared pool is down": ({"alertname": "GatewayPoolDown", "severity": "critical", "job": "j", "gateway": "edge", "kind": "haproxy", "pool": "p"}, True),
     "errors of the shared pool": ({"alertname": "GatewayErrors", "severity": "critical", "job": "j", "instance": "n2", "gateway": "edge", "kind": "haproxy", "pool": "p"}, False),
+    "a worker of a replica that spans nodes": ({"alertname": "GpuLost", "severity": "critical", **GPU, "instance": "w", "replica_key": "k"}, True),
+    "its head waits": ({"alertname": "ReplicaPeerLost", "severity": "critical", "job": "j", "instance": "h", "replica": "big", "replica_key": "k"}, False),
+    "the head's engine is frozen": ({"alertname": "EngineFrozen", "severity": "critical", **REPLICA, "instance": "h", "replica": "big"}, False),
+    "the head of another replica waits": ({"alertname": "ReplicaPeerLost", "severity": "critical", "job": "j", "instance": "h", "replica": "other", "replica_key": "l"}, True),
     "watchdog": ({"alertname": "Watchdog", "severity": "none"}, True),
 }  # fmt: skip
 

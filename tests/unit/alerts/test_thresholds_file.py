@@ -133,6 +133,7 @@ TTFT = "llm_time_to_first_token_seconds"
         ("thresholds: [1]", "thresholds", "expected a mapping"),
         ("limits: {}", "?", "expected one of: job, links"),
         ('job: "a b"', "job", "must not contain spaces"),
+        ("links: {dashboards: grafana}", "links.dashboards", "must be a URL"),
         ("classes: {interactive: {availability: 99%}}", "classes.interactive.models", "is missing"),
         ('classes: {interactive: {models: ["("], availability: 99%}}', "classes.interactive.models[0]", "no regular expression"),
         ("classes: {interactive: {models: [a], availability: 90%}}", "classes.interactive.availability", "could never fire"),
