@@ -15,7 +15,6 @@ import urllib3
 import urllib3.connection
 
 from exporter.http.client.connection import DeadlineConnection
-from exporter.http.client.deadline import Deadline
 from exporter.http.client.url import Origin
 
 # It logs URLs with their queries, which may hold a secret.
@@ -59,7 +58,7 @@ class _Adapter(requests.adapters.HTTPAdapter):
 
     def send(self, request: requests.PreparedRequest, *args: Any, **options: Any) -> requests.Response:
         connection, send = self._connection, super().send
-        connection.deadline = Deadline(options["timeout"])
+        connection.deadline.shorten(options["timeout"])
         options["timeout"] = None  # what the library would set for the socket alone
 
         def ask() -> requests.Response:

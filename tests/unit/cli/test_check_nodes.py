@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -12,6 +14,7 @@ from exporter.errors import EndpointError
 from exporter.http.client import client
 from exporter.model.text import Language
 
+NOBODY = check_nodes.DaemonCredentials(ca_file=None, cert_file=None, key_file=None, username=None, password_file=None)
 # A new interpreter, for msgspec reads the fields of a type once a process.
 _ASKS_TWO_NODES = """
 import threading
@@ -47,10 +50,20 @@ def test_a_path_that_is_wrong_is_no_older_version(monkeypatch, path, hint):
         raise EndpointError("http_404", "HTTP status 404", detail=404)
 
     monkeypatch.setattr(client.SessionClient, "fetch", refuse)
-    credentials = check_nodes.DaemonCredentials(
-        ca_file=None, cert_file=None, key_file=None, username=None, password_file=None
-    )
-    assert hint in check_nodes.ask(f"h:1{path}", Language.ENGLISH, 1.0, credentials).problem
+    assert hint in check_nodes.ask(f"h:1{path}", Language.ENGLISH, 1.0, NOBODY).problem
+
+
+def test_a_timeout_is_said_as_it_was_given_whatever_the_preparation_took(monkeypatch):
+    make = client.SessionClient._make_connection
+
+    def slowly(self, origin):
+        time.sleep(0.15)
+        return make(self, origin)
+
+    monkeypatch.setattr(client.SessionClient, "_make_connection", slowly)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"127.0.0.1:{silent.getsockname()[1]}"
+        assert "not done within 0.5 s" in check_nodes.ask(url, Language.ENGLISH, 0.5, NOBODY).problem
 
 
 def test_an_address_that_is_given_twice_is_one_node():

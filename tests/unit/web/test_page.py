@@ -289,6 +289,7 @@ def test_stores_have_a_table_where_there_are_any():
     ]  # fmt: skip
     assert table.note == "hits over the last 1 min"
     assert f"memory {used}" in plain.write(page_of(shown))
+    assert f"内存 {used}" in plain.write(page_of(shown, language=Language.CHINESE))
     assert MALICIOUS not in html_of(shown) and "KV 缓存存储" in plain.write(page_of(shown, language=Language.CHINESE))
     assert "stores" not in {table.id for table in page_of(snapshot()).tables}
 
