@@ -103,7 +103,7 @@ def _odd(change: Callable[[bytes], bytes]) -> Callable[[Peer], None]:
 # Pages that are used in part: fault → (row, what is done to a good page, reason that is counted).  Tokens are untouched.
 ODD_PAGES: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
     "odd_cut": ("E22", lambda page: page[: page.index(b"prefix_cache_queries") + 9], "unreadable"),
-    "odd_crlf": ("E22", lambda page: page.replace(b"\n", b"\r\n")[:-2], ""),
+    "odd_crlf": ("E22", lambda page: page.replace(b"\n", b"\r\n"), ""),
     "odd_line": ("E23", lambda page: page + b"this is no sample\n", "unreadable"),
     "odd_value": ("E23", lambda page: page + b'vllm:num_requests_swapped{engine="0"} twelve\n', "bad_value"),
     "odd_bytes": ("E24", lambda page: page + b'vllm:num_requests_swapped{engine="\xff\x00"} 1\n', "unreadable"),

@@ -56,7 +56,7 @@ NEVER_HERE = {
     Requires.MODEL_PRICE,
 }  # no job provides these
 # Labels of which an empty value is a fact; Prometheus drops them.
-MAY_BE_EMPTY = {"rank", "reason", "workload", "slurm_job", "unit", "user"}
+MAY_BE_EMPTY = {"rank", "reason", "workload", "slurm_job", "unit", "user", "tensor", "pipeline"}
 SUBJECT_TABLES = {"What is wrong"}  # a row is a node, a GPU or a replica, and leaves the other columns empty
 
 

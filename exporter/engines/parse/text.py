@@ -14,8 +14,9 @@ wanted series that appears where an unwanted one vanished, is found by the full 
 pages.
 
 No input is trusted: lines of a page, bytes of a line and bytes of the cache are bounded; an unreadable line is
-skipped and counted, a repeated series keeps its first value, timestamps and exemplars are ignored.  A line without a
-line end is unreadable, though Prometheus accepts it: its number may be truncated, and read as a restart.
+skipped and counted, a repeated series keeps its first value, timestamps and exemplars are ignored.  Where a server
+ends its pages with a line end, a last line without one is unreadable, though Prometheus accepts it: its number may be
+truncated, and read as a restart.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class PageReader:
         self._layout = Layout(())
         self._delta_reader: DeltaReader | None = None
         self._since_full = 0
+        self._ends_lines = False  # whether a page ended with a line end
 
     def read(self, body: bytes) -> Values:
         """Convert one page; raise PageError when it is no metrics page or is too large."""
@@ -120,7 +122,10 @@ class PageReader:
         except PageError:
             self._reset()
             raise
+        self._ends_lines = self._ends_lines or not lines[-1]
         complete = not lines[-1] or lines[-1].startswith(b"#")
+        if not (complete or self._ends_lines):
+            complete = text_and_value(lines[-1]) is not None
         if not complete and wanted and wanted[-1][0] == len(lines) - 1:  # its number may be truncated
             del seen[-1], texts[-1], wanted[-1]
             warnings["unreadable"] += 1

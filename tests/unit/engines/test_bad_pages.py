@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from exporter.engines.detect import recognise
+from exporter.engines.parse.text import PageReader
 from exporter.errors import PageError
 from tests.support.builders import Clock
 from tests.support.engine_pages import CAPTURES, interpret, make_poller, page, poll, polled
@@ -65,6 +66,7 @@ def test_a_counter_cut_within_its_number_is_neither_a_restart_nor_a_rate():
 
 
 def test_a_page_cut_behind_a_sample_is_incomplete():
-    body = b"vllm:num_requests_running 3\nvllm:num_requests_waiting 2"
-    assert interpret(body + b"\n").complete
-    assert not interpret(body).complete
+    body = b"vllm:num_requests_running 3\nvllm:num_requests_waiting 2\n"
+    reader = PageReader(lambda _: True)
+    assert reader.read(body).complete
+    assert not reader.read(body[:-1]).complete

@@ -122,12 +122,15 @@ def test_timestamps_and_exemplars_are_ignored_page_after_page():
         assert as_dict(values) == {("a", (("x", "1"),)): 7.0, ("b_total", ()): 3.0}
 
 
-def test_crlf_is_accepted():
-    assert as_dict(read(b"a 1\r\nb 2\r\n")) == as_dict(read(b"a 1\nb 2\n")) == {("a", ()): 1.0, ("b", ()): 2.0}
+def test_crlf_and_pages_that_never_end_with_a_line_end_are_accepted():
+    assert as_dict(read(b"a 1\r\nb 2\r\n")) == as_dict(read(b"a 1\nb 2")) == {("a", ()): 1.0, ("b", ()): 2.0}
+    assert read(b"a 1\nb 2").complete
 
 
 def test_a_number_without_a_line_end_is_not_read_and_marks_the_page():
-    values = read(b"a 1\nb 2")
+    reader = PageReader(lambda _: True)
+    reader.read(b"a 1\nb 23\n")
+    values = reader.read(b"a 1\nb 2")
     assert (as_dict(values), values.complete, values.parse_warnings) == ({("a", ()): 1.0}, False, {"unreadable": 1})
 
 
