@@ -138,6 +138,20 @@ def _causes(alerts: tuple[Alert, ...]) -> Iterator[Inhibition]:
     yield _rule("a failed switch takes the links of all GPUs down", ("GpuNvswitchFatal",), links, NODE)
     yield _rule("a port that is down", ("NicPortDown",), ("NicBelowRate", "NicErrorsRise", "NicLinkFlaps"), PORT)
     yield _rule("a failed row remap explains a pending one", ("GpuRowRemapFailed",), ("GpuRowRemapPending",), GPU)
+    yield from _of_load()
+    memory = ("GroupMemoryUneven",)
+    yield _rule("a full GPU holds more memory than its group", ("GpuMemoryFull",), memory, REPLICA)
+    yield from _of_errors()
+    yield _rule(
+        "nodes of another driver version run another image",
+        ("DriverVersionsDiffer",),
+        ("EngineVersionsDiffer",),
+        MODEL,
+    )
+    yield _rule("the cause of uneven replicas", ("ReplicaNotReceivingTraffic",), ("ReplicasUneven",), MODEL)
+
+
+def _of_load() -> Iterator[Inhibition]:
     uneven = ("GroupUtilizationUneven",)
     explained = ("ReplicaUsesPcie", "RanksUneven", "GpuStraggler")
     yield _rule("the cause of unevenly utilised GPUs", explained, uneven, REPLICA)
@@ -150,16 +164,6 @@ def _causes(alerts: tuple[Alert, ...]) -> Iterator[Inhibition]:
     slow = (*stragglers, "KvCachePressure", "PreemptionStorm", "RanksUneven", *slower, "ReplicaUsesPcie")
     yield _rule("what slows a replica lets its queue grow", slow, growing, REPLICA)
     yield _rule("a lowered power limit lets queues grow", ("NodePowerCapped",), growing, NODE)
-    memory = ("GroupMemoryUneven",)
-    yield _rule("a full GPU holds more memory than its group", ("GpuMemoryFull",), memory, REPLICA)
-    yield from _of_errors()
-    yield _rule(
-        "nodes of another driver version run another image",
-        ("DriverVersionsDiffer",),
-        ("EngineVersionsDiffer",),
-        MODEL,
-    )
-    yield _rule("the cause of uneven replicas", ("ReplicaNotReceivingTraffic",), ("ReplicasUneven",), MODEL)
 
 
 _SYMPTOMS_OF_STRAGGLER = {

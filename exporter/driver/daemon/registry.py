@@ -308,7 +308,7 @@ class CardRegistry:
                 self._withdraw(gpu, "lost")
 
     def accept_absent(self, seconds: float) -> None:
-        """Give what the driver does not count, now or at its next complete count, so long to come back."""
+        """Expect what the driver does not count, now or at its next complete count, for so long only."""
         self._accept_in = seconds if self._accept_in is None else min(self._accept_in, seconds)
 
     def removed(self) -> tuple[CardFacts, ...]:
