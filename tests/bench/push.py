@@ -41,7 +41,7 @@ class Receiver(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log no request."""
 
 
 def main() -> None:

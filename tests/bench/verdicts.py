@@ -50,7 +50,7 @@ def kept(port: int) -> Iterator[Ask]:
 
 @contextlib.contextmanager
 def fresh(port: int) -> Iterator[Ask]:
-    """Ask over a new connection each time."""
+    """Request a verdict over a new connection each time."""
 
     def ask(_: int) -> bool:
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as connection:
@@ -64,7 +64,7 @@ def fresh(port: int) -> Iterator[Ask]:
 
 @contextlib.contextmanager
 def agent(port: int, mute: int = 0) -> Iterator[Ask]:
-    """Ask as HAProxy's agent-check does, beside clients that say nothing and come again when they are closed."""
+    """Read verdicts as HAProxy's agent-check does, beside clients that say nothing and come again when they are closed."""
     silent = [socket.create_connection(("127.0.0.1", port), timeout=5) for _ in range(mute)]
 
     def ask(client: int) -> bool:

@@ -298,7 +298,7 @@ class Node:
         return pages
 
     def throughout(self, condition, seconds):
-        """Give the pages of the first stretch of ``seconds`` in which ``condition`` holds on every one of them.
+        """Return the pages of the first stretch of ``seconds`` in which ``condition`` holds on every one of them.
 
         A machine that is short of CPU time breaks a stretch; what flaps by itself never lasts for one.
         """

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -30,32 +30,17 @@ from tests.support.fault_matrix import (
     OPENMETRICS,
     ROOT,
     Harness,
-    Program,
     bare_environment,
     cards,
     configure,
-    programs,
 )
 from tests.support.harness_engines import Engine
-from tests.support.malicious_server import MaliciousServer
 from tests.support.raw_http import serving
 from tests.support.servers import prometheus
 from tests.support.tools import tool
 from tests.support.waiting import CEILING, until
 
 NOBODY = 65534
-
-
-@pytest.fixture
-def start() -> Iterator[Callable[..., Program]]:
-    with programs() as begin:
-        yield begin
-
-
-@pytest.fixture
-def server() -> Iterator[MaliciousServer]:
-    with MaliciousServer() as running:
-        yield running
 
 
 # ---------------------------------------------------------------------- P9: memory

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -22,25 +21,13 @@ import pytest
 import tests.support.living_engines  # noqa: F401 - whose faults are served by name
 from exporter.config.settings import parse
 from exporter.runtime.app import App, Driver
-from tests.support.fault_matrix import OPENMETRICS, Program, alive, bare_environment, cards, configure, programs
+from tests.support.fault_matrix import OPENMETRICS, Program, alive, bare_environment, cards, configure
 from tests.support.malicious_server import MaliciousServer, Peer, fault
 from tests.support.page_figures import HEALTH, Figures, strictly
 from tests.support.waiting import CEILING, until
 
 STOP = 2.0 + 3.0  # seconds: what is promised, and what a machine with other work may add
 STAMP = "shardwatch_source_last_success_timestamp_seconds"
-
-
-@pytest.fixture
-def start() -> Iterator[Callable[..., Program]]:
-    with programs() as begin:
-        yield begin
-
-
-@pytest.fixture
-def server() -> Iterator[MaliciousServer]:
-    with MaliciousServer() as running:
-        yield running
 
 
 def folder(tmp_path: pathlib.Path, name: str) -> pathlib.Path:

@@ -7,30 +7,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import tests.support.living_engines  # noqa: F401 - whose faults are served by name
-from tests.support.fault_matrix import Program, bare_environment, cards, configure, programs
-from tests.support.malicious_server import MaliciousServer
+from tests.support.fault_matrix import bare_environment, cards, configure
 from tests.support.waiting import until
 
 STAMP = "shardwatch_source_last_success_timestamp_seconds"
 BAD = pathlib.Path(__file__).parents[1] / "support" / "configs" / "bad" / "many_problems.yaml"
-
-
-@pytest.fixture
-def start() -> Iterator[Callable[..., Program]]:
-    with programs() as begin:
-        yield begin
-
-
-@pytest.fixture
-def server() -> Iterator[MaliciousServer]:
-    with MaliciousServer() as running:
-        yield running
 
 
 WRONG = {

@@ -444,7 +444,7 @@ ESSENTIAL = (
 
 
 def stays_with_what_matters(page):
-    """Tell whether the slow GPU keeps its essential signals while it costs the others none of theirs."""
+    """Return whether the slow GPU keeps its essential signals while it costs the others none of theirs."""
     essential = all(page.card(name, 1, **labels) is not None for name, labels in ESSENTIAL)
     others = {why for number in (0, 2, 3) for why in page.missing(number).values()}
     return page.up(1) and essential and not {"slow", "busy"} & others
